@@ -1,0 +1,564 @@
+use std::collections::BTreeMap;
+
+use garde::Validate;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    id::{Epoch, NodeId, SpaceId},
+    name::{SpaceName, SpaceRef},
+};
+
+/// Longest wait for a wake, in seconds, and the default of `waitSeconds`.
+pub const WAIT_SECONDS: u64 = 30;
+/// Most spaces in one page of a list.
+pub const PAGE_MAX: u32 = 1000;
+/// Spaces in one page when the caller does not say.
+pub const PAGE_DEFAULT: u32 = 100;
+
+/// What a space is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum State {
+    /// Being built.
+    Creating,
+    /// Its processes run.
+    Active,
+    /// Its processes are suspended in memory.
+    Frozen,
+    /// Only its disk is left, on the node.
+    Stopped,
+    /// Being started again.
+    Waking,
+    /// Being moved into the bucket.
+    Hibernating,
+    /// Its data is in the bucket.
+    Hibernated,
+    /// Being destroyed.
+    Destroying,
+    /// Something a person must look at; the space says what.
+    Broken,
+}
+
+impl State {
+    /// Every state, in the order of a space's life.
+    pub const ALL: [Self; 9] = [
+        Self::Creating,
+        Self::Active,
+        Self::Frozen,
+        Self::Stopped,
+        Self::Waking,
+        Self::Hibernating,
+        Self::Hibernated,
+        Self::Destroying,
+        Self::Broken,
+    ];
+
+    /// The word on the wire, in the ledger and in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Creating => "creating",
+            Self::Active => "active",
+            Self::Frozen => "frozen",
+            Self::Stopped => "stopped",
+            Self::Waking => "waking",
+            Self::Hibernating => "hibernating",
+            Self::Hibernated => "hibernated",
+            Self::Destroying => "destroying",
+            Self::Broken => "broken",
+        }
+    }
+
+    /// Reads the word back.
+    pub fn read(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == word)
+    }
+}
+
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How a space came back for the caller of this verb.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Resumed {
+    /// Its processes went on where they were.
+    Thawed,
+    /// It was started again from its disk; its processes are new.
+    Restarted,
+    /// Its data came back from the bucket; its processes are new.
+    Restored,
+}
+
+/// When an idle space sleeps. Seconds since the last activity; `null` = never.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[garde(allow_unvalidated)]
+pub struct Policy {
+    /// Until its processes are suspended.
+    #[garde(custom(ordered(&self.stop_after_seconds, "stopAfterSeconds")))]
+    pub freeze_after_seconds: Option<u64>,
+    /// Until only its disk is left.
+    #[garde(custom(ordered(&self.hibernate_after_seconds, "hibernateAfterSeconds")))]
+    pub stop_after_seconds: Option<u64>,
+    /// Until its disk moves to the bucket.
+    pub hibernate_after_seconds: Option<u64>,
+}
+
+impl Default for Policy {
+    /// 10 minutes, 3 days, 7 days.
+    fn default() -> Self {
+        Self {
+            freeze_after_seconds: Some(600),
+            stop_after_seconds: Some(3 * 86_400),
+            hibernate_after_seconds: Some(7 * 86_400),
+        }
+    }
+}
+
+/// An earlier step must not come after a later one. A later step that never comes allows any earlier one.
+fn ordered<'a>(
+    later: &'a Option<u64>,
+    later_name: &'static str,
+) -> impl FnOnce(&Option<u64>, &()) -> garde::Result + 'a {
+    move |earlier, &()| match (earlier, later) {
+        (Some(earlier), Some(later)) if earlier > later => {
+            Err(garde::Error::new(format!("{earlier} is after {later_name} ({later})")))
+        }
+        (Some(0), _) => Err(garde::Error::new("must be at least 1, or null for never")),
+        (None, Some(later)) => Err(garde::Error::new(format!(
+            "is null (never), so {later_name} ({later}) could never be reached; set it to null too"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// A change of policy: what is absent stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Validate)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[garde(allow_unvalidated)]
+pub struct PolicyPatch {
+    /// See [`Policy::freeze_after_seconds`].
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
+    pub freeze_after_seconds: Option<Option<u64>>,
+    /// See [`Policy::stop_after_seconds`].
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
+    pub stop_after_seconds: Option<Option<u64>>,
+    /// See [`Policy::hibernate_after_seconds`].
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
+    pub hibernate_after_seconds: Option<Option<u64>>,
+}
+
+impl PolicyPatch {
+    /// The policy after the change. The caller validates the result.
+    pub fn apply(self, to: Policy) -> Policy {
+        Policy {
+            freeze_after_seconds: self.freeze_after_seconds.unwrap_or(to.freeze_after_seconds),
+            stop_after_seconds: self.stop_after_seconds.unwrap_or(to.stop_after_seconds),
+            hibernate_after_seconds: self.hibernate_after_seconds.unwrap_or(to.hibernate_after_seconds),
+        }
+    }
+}
+
+/// Tells an absent field from `null`.
+mod present {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<T: Serialize, S: Serializer>(
+        v: &Option<Option<T>>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        v.as_ref().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Option<T>>, D::Error> {
+        Option::deserialize(from).map(Some)
+    }
+}
+
+/// What a space may use.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, Validate)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Spec {
+    /// Processor time, in cores.
+    #[garde(range(min = 0.1, max = 512.0))]
+    pub cpus: f64,
+    /// Memory of the workload, in bytes.
+    #[garde(range(min = 64 << 20, max = 1 << 42))]
+    pub memory_bytes: u64,
+    /// Size of the disk, in bytes. The image is sparse.
+    #[garde(range(min = 64 << 20, max = 1 << 44))]
+    pub disk_bytes: u64,
+    /// Most processes and threads at once.
+    #[garde(range(min = 32, max = 1 << 20))]
+    pub pids: u32,
+}
+
+impl Default for Spec {
+    /// 1 core, 2 GiB, 10 GiB of disk, 4,096 processes.
+    fn default() -> Self {
+        Self { cpus: 1.0, memory_bytes: 2 << 30, disk_bytes: 10 << 30, pids: 4096 }
+    }
+}
+
+/// A wish for a spec: what is absent takes the fleet's default.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, Validate)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SpecPatch {
+    /// See [`Spec::cpus`].
+    #[garde(inner(range(min = 0.1, max = 512.0)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<f64>,
+    /// See [`Spec::memory_bytes`].
+    #[garde(inner(range(min = 64 << 20, max = 1 << 42)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// See [`Spec::disk_bytes`].
+    #[garde(inner(range(min = 64 << 20, max = 1 << 44)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_bytes: Option<u64>,
+    /// See [`Spec::pids`].
+    #[garde(inner(range(min = 32, max = 1 << 20)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u32>,
+}
+
+impl SpecPatch {
+    /// The spec after the change.
+    pub fn apply(self, to: Spec) -> Spec {
+        Spec {
+            cpus: self.cpus.unwrap_or(to.cpus),
+            memory_bytes: self.memory_bytes.unwrap_or(to.memory_bytes),
+            disk_bytes: self.disk_bytes.unwrap_or(to.disk_bytes),
+            pids: self.pids.unwrap_or(to.pids),
+        }
+    }
+}
+
+/// The caller's own notes about a space.
+pub type Metadata = BTreeMap<String, String>;
+
+/// Most entries in a space's metadata.
+pub const METADATA_ENTRIES_MAX: usize = 64;
+
+fn metadata_fits(metadata: &Metadata, _: &()) -> garde::Result {
+    if metadata.len() > METADATA_ENTRIES_MAX {
+        return Err(garde::Error::new(format!(
+            "has {} entries, at most {METADATA_ENTRIES_MAX}",
+            metadata.len()
+        )));
+    }
+    for (key, value) in metadata {
+        if key.is_empty() || key.chars().count() > 128 || key.chars().any(char::is_control) {
+            return Err(garde::Error::new("a key has 1 to 128 characters and no control characters"));
+        }
+        if value.len() > 4096 {
+            return Err(garde::Error::new(format!("the value of {key:?} is longer than 4,096 bytes")));
+        }
+    }
+    Ok(())
+}
+
+fn optional_metadata_fits(metadata: &Option<Metadata>, context: &()) -> garde::Result {
+    metadata.as_ref().map_or(Ok(()), |m| metadata_fits(m, context))
+}
+
+/// A template as a space pins it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Template {
+    /// What it was called when the space was made.
+    pub name: String,
+    /// Its content, as `blake3:<64 hex digits>`. The space keeps running over exactly this.
+    pub digest: String,
+}
+
+/// Why a space does not sleep, and what comes next.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Awake {
+    /// What keeps it awake, or what happened last: `exec make (pid 41)`, `acquireSpace`.
+    pub because: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// The next step down, unless something happens first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_step: Option<State>,
+    /// When that is due.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Timestamp>,
+}
+
+/// Why a space is broken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Broken {
+    /// A stable word: `disk_missing`, `template_missing`, `disk_damaged`, `name_taken`.
+    pub cause: String,
+    /// What happened, and what a person can do.
+    pub message: String,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// A space, as every answer shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Space {
+    /// Minted once.
+    pub id: SpaceId,
+    /// The caller's name. A space whose name another one holds has none.
+    pub name: SpaceName,
+    /// What it is doing.
+    pub state: State,
+    /// Which node runs it.
+    pub node: NodeId,
+    /// How often it has changed hands.
+    pub epoch: Epoch,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it was last used.
+    pub last_active_at: Timestamp,
+    /// When it sleeps.
+    pub policy: Policy,
+    /// What it may use.
+    pub spec: Spec,
+    /// What it runs over.
+    pub template: Template,
+    /// The caller's notes.
+    pub metadata: Metadata,
+    /// Why it is awake; absent while it sleeps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub awake: Option<Awake>,
+    /// Why it is broken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<Broken>,
+    /// The node could not look inside in time; the rest is what the ledger knows.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unresponsive: bool,
+}
+
+/// `acquireSpace`: the space of this name, whatever state it was in.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Validate)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[garde(allow_unvalidated)]
+pub struct AcquireSpace {
+    /// The space, by name; by id only if it exists.
+    pub name: SpaceRef,
+    /// A template by name; the fleet's default when absent.
+    #[garde(inner(length(chars, min = 1, max = 128)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
+    /// What it may use.
+    #[garde(dive)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<SpecPatch>,
+    /// When it sleeps.
+    #[garde(dive)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyPatch>,
+    /// The caller's notes.
+    #[garde(custom(optional_metadata_fits))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Metadata>,
+    /// How long the answer may wait for the space, in seconds.
+    #[garde(inner(range(max = 3600)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_seconds: Option<u64>,
+}
+
+/// What `acquireSpace` answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Acquired {
+    /// The space.
+    pub space: Space,
+    /// Whether this call made it.
+    pub created: bool,
+    /// How it came back, if it slept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<Resumed>,
+    /// The state its data is from, if that is not now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub as_of: Option<Timestamp>,
+    /// Wishes that differ from what the space already is, and were not applied: `template`, `spec`, `policy`, `metadata`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unchanged: Vec<String>,
+}
+
+/// What `acquireSpace` answers with status 202 when the space needs longer than the caller waits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Waking {
+    /// `creating` or `waking`.
+    pub state: State,
+    /// What is being done.
+    pub phase: String,
+    /// How far it is, 0 to 100.
+    pub percent: u8,
+}
+
+/// A verb that needs nothing but the space: `getSpace freezeSpace stopSpace wakeSpace touchSpace destroySpace`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[garde(allow_unvalidated)]
+pub struct OneSpace {
+    /// The space, by name or id.
+    pub name: SpaceRef,
+}
+
+/// What the verbs about one space answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SpaceAnswer {
+    /// The space after the verb.
+    pub space: Space,
+    /// How it came back, if the verb woke it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<Resumed>,
+}
+
+/// `updatePolicy`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[garde(allow_unvalidated)]
+pub struct UpdatePolicy {
+    /// The space, by name or id.
+    pub name: SpaceRef,
+    /// What changes.
+    #[garde(dive)]
+    pub policy: PolicyPatch,
+}
+
+/// `updateMetadata`: replaces the whole of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[garde(allow_unvalidated)]
+pub struct UpdateMetadata {
+    /// The space, by name or id.
+    pub name: SpaceRef,
+    /// The notes from now on.
+    #[garde(custom(metadata_fits))]
+    pub metadata: Metadata,
+}
+
+/// What `destroySpace` answers. Destroying what is not there is no error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Destroyed {
+    /// Whether there was something to destroy.
+    pub destroyed: bool,
+}
+
+/// `listSpaces`. Filters are joined by "and"; pages are in byte order of the name.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, Validate)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[garde(allow_unvalidated)]
+pub struct ListSpaces {
+    /// Only spaces in one of these states.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub states: Option<Vec<State>>,
+    /// Only spaces whose metadata holds all of these.
+    #[garde(custom(optional_metadata_fits))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<Metadata>,
+    /// Only spaces whose name begins so.
+    #[garde(inner(length(chars, max = 128)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name_prefix: Option<String>,
+    /// Most spaces in the answer.
+    #[garde(inner(range(min = 1, max = PAGE_MAX)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// `nextCursor` of the page before.
+    #[garde(inner(length(bytes, max = 1024)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// What `listSpaces` answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SpaceList {
+    /// One page, in byte order of the name, then of the id.
+    pub spaces: Vec<Space>,
+    /// Absent on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+    /// Nodes that did not answer; their spaces are missing here, not gone.
+    #[serde(default)]
+    pub silent: Vec<super::nodes::Silent>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::parse;
+
+    #[test]
+    fn policies_go_one_step_at_a_time() {
+        let ok = [
+            (Some(1), Some(1), Some(1)),
+            (Some(1), None, None),
+            (None, None, None),
+            (Some(5), Some(9), None),
+        ];
+        for (freeze_after_seconds, stop_after_seconds, hibernate_after_seconds) in ok {
+            assert!(
+                Policy { freeze_after_seconds, stop_after_seconds, hibernate_after_seconds }
+                    .validate()
+                    .is_ok()
+            );
+        }
+        let bad = [
+            (Some(2), Some(1), None),
+            (Some(0), None, None),
+            (None, Some(1), None),
+            (Some(1), None, Some(9)),
+        ];
+        for (freeze_after_seconds, stop_after_seconds, hibernate_after_seconds) in bad {
+            let policy = Policy { freeze_after_seconds, stop_after_seconds, hibernate_after_seconds };
+            assert!(policy.validate().is_err(), "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn an_absent_field_is_not_null() {
+        let patch: PolicyPatch = serde_json::from_str(r#"{"stopAfterSeconds":null}"#).expect("valid");
+        let policy = patch.apply(Policy::default());
+        assert_eq!((policy.freeze_after_seconds, policy.stop_after_seconds), (Some(600), None));
+    }
+
+    #[test]
+    fn requests_say_which_field_is_wrong() {
+        let cases: &[(&str, &str)] = &[
+            (r"{}", "name"),
+            (r#"{"name":5}"#, "expected"),
+            (r#"{"name":""}"#, "1 to 128 characters"),
+            (r#"{"name":"a","colour":"red"}"#, "colour"),
+            (r#"{"name":"a","spec":{"cpus":0}}"#, "spec.cpus"),
+            (r#"{"name":"a","spec":{"memoryGb":1}}"#, "memoryGb"),
+            (r#"{"name":"a","metadata":{"":"x"}}"#, "metadata"),
+            ("{", "EOF"),
+            ("[]", "invalid"),
+        ];
+        for (body, says) in cases {
+            let error = parse::<AcquireSpace>(body.as_bytes()).expect_err(body);
+            assert!(error.message.contains(says), "{body}: {}", error.message);
+        }
+        assert!(parse::<ListSpaces>(b"").is_ok(), "a list needs no body");
+    }
+
+    #[test]
+    fn states_are_one_word_everywhere() {
+        for state in State::ALL {
+            assert_eq!(State::read(state.as_str()), Some(state));
+            assert_eq!(serde_json::to_string(&state).expect("plain"), format!("\"{state}\""));
+        }
+    }
+}
