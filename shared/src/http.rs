@@ -17,8 +17,8 @@ use hyper_util::{
         connect::{Connected, Connection},
     },
     rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
 };
+use tower_service::Service as _;
 
 use crate::{
     seams::{Accept, BoxFuture, BoxIo, Env, Net, Tasks},
@@ -59,11 +59,15 @@ pub async fn serve(env: Env, mut listener: Box<dyn Accept>, app: Router, shutdow
 
 async fn connection(io: BoxIo, app: Router, shutdown: Shutdown, peer: String) {
     let _running = shutdown.running();
-    let app = app.layer(axum::Extension(Peer(peer)));
+    let peer = Peer(peer);
+    let service = hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(peer.clone());
+        app.clone().call(request)
+    });
     let mut builder = hyper::server::conn::http1::Builder::new();
     // The date header would differ between two runs of one seed.
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD).auto_date_header(false);
-    let served = builder.serve_connection(TokioIo::new(io), TowerToHyperService::new(app)).with_upgrades();
+    let served = builder.serve_connection(TokioIo::new(io), service).with_upgrades();
     let mut served = std::pin::pin!(served);
     let ended = crate::select_biased! {
         ended = served.as_mut() => ended,

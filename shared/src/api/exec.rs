@@ -99,7 +99,6 @@ fn env_fits(env: &BTreeMap<String, String>, _: &()) -> garde::Result {
 }
 
 /// Paths, users and directories reach system calls.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape garde calls")]
 pub(super) fn no_nul(text: &str, _: &()) -> garde::Result {
     if text.contains('\0') { Err(garde::Error::new("contains a NUL")) } else { Ok(()) }
 }

@@ -85,7 +85,6 @@ fn one_content<'a>(base64: &'a Option<String>) -> impl FnOnce(&Option<String>, &
 }
 
 /// Permission bits as people write them.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape garde calls")]
 pub fn octal(mode: &str, _: &()) -> garde::Result {
     match u32::from_str_radix(mode, 8) {
         Ok(bits) if bits <= 0o7777 => Ok(()),

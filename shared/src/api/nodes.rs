@@ -181,7 +181,6 @@ pub struct CheckIn {
 }
 
 /// An endpoint is an origin: `http(s)://host[:port]`, nothing after it.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape garde calls")]
 pub fn origin(endpoint: &str, _: &()) -> garde::Result {
     let uri: http::Uri = endpoint.parse().map_err(|_| garde::Error::new("is not a URL"))?;
     let scheme = uri.scheme_str();
