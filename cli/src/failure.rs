@@ -1,0 +1,168 @@
+use std::process::ExitCode;
+
+use drowse_shared::api::{Code, Error};
+
+/// The exit code of the whole command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Exit(pub(crate) u8);
+
+impl Exit {
+    /// Done.
+    pub(crate) const OK: Self = Self(0);
+    /// The command failed; the error says why.
+    pub(crate) const FAILED: Self = Self(1);
+    /// The command line is wrong.
+    pub(crate) const USAGE: Self = Self(64);
+    /// `acquire`: it still wakes; ask again.
+    pub(crate) const NOT_YET: Self = Self(75);
+    /// `exec`: the command's time was up and it was killed.
+    pub(crate) const TIMED_OUT: Self = Self(124);
+    /// `exec`: drowse itself failed; the command did not run, or its answer was lost.
+    pub(crate) const NOT_RUN: Self = Self(125);
+    /// `exec`: there is no such program in the space.
+    pub(crate) const NO_PROGRAM: Self = Self(127);
+    /// Ctrl-C.
+    pub(crate) const INTERRUPTED: Self = Self(130);
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.0)
+    }
+}
+
+/// Why a command failed, in one sentence, and the next step if there is one.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    message: String,
+    hint: Option<String>,
+    wire: Option<Box<Error>>,
+    exit: Exit,
+}
+
+/// What commands answer.
+pub(crate) type Outcome<T> = Result<T, Failure>;
+
+impl Failure {
+    /// A failure with this sentence.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: None, wire: None, exit: Exit::FAILED }
+    }
+
+    /// A command line that cannot be meant.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self { exit: Exit::USAGE, ..Self::new(message) }
+    }
+
+    /// What the fleet answered, with the next step an operator has.
+    pub(crate) fn answered(error: Error) -> Self {
+        let hint = next_step(&error);
+        Self { message: error.message.clone(), hint, wire: Some(Box::new(error)), exit: Exit::FAILED }
+    }
+
+    /// Adds the next step.
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Replaces the sentence; what programs read stays.
+    #[must_use]
+    pub(crate) fn says(mut self, message: impl Into<String>) -> Self {
+        self.message = message.into();
+        self
+    }
+
+    /// Ends the command with another code.
+    #[must_use]
+    pub(crate) fn exit(mut self, exit: Exit) -> Self {
+        self.exit = exit;
+        self
+    }
+
+    /// The stable word, when the fleet answered with one.
+    pub(crate) fn code(&self) -> Option<&Code> {
+        self.wire.as_ref().map(|error| &error.code)
+    }
+
+    /// Says it on standard error, as a sentence or as one line of JSON.
+    pub(crate) fn report(self, json: bool) -> Exit {
+        if json {
+            let body = match &self.wire {
+                Some(error) => serde_json::json!(error),
+                None => serde_json::json!({ "code": "client", "message": self.message }),
+            };
+            eprintln!("{body}");
+        } else {
+            eprintln!("error: {}", self.message);
+            for line in self.hint.iter().flat_map(|hint| hint.lines()) {
+                eprintln!("       {line}");
+            }
+        }
+        self.exit
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::answered(error)
+    }
+}
+
+/// What a person can do about an answer, unless its sentence already says so.
+fn next_step(error: &Error) -> Option<String> {
+    let retry = error
+        .retry_after_seconds
+        .filter(|_| !error.message.to_lowercase().contains("retry in"))
+        .map(|seconds| format!("Retry in {seconds} s"));
+    let gone = match error.code {
+        Code::NodeSilent | Code::NodeUnreachable if !error.message.contains("node rm") => nodes(error),
+        _ => Vec::new(),
+    };
+    let gone = (!gone.is_empty())
+        .then(|| format!("if {0} is gone for good: drowse node rm {0}", gone.join(" and ")));
+    match (retry, gone) {
+        (Some(retry), Some(gone)) => Some(format!("{retry}, or {gone}")),
+        (Some(retry), None) => Some(format!("{retry}.")),
+        (None, Some(gone)) => Some(format!("Or {gone}")),
+        (None, None) => match error.code {
+            Code::Unauthenticated => Some(
+                "Give the fleet's token in DROWSE_TOKEN or DROWSE_TOKEN_FILE, or its directory with --state."
+                    .to_owned(),
+            ),
+            Code::NodeRemoved => Some("Take the node back with: drowse node readmit NODE".to_owned()),
+            _ => None,
+        },
+    }
+}
+
+/// The nodes an answer names in its details.
+fn nodes(error: &Error) -> Vec<String> {
+    let names = error.details.get("nodes").and_then(|value| value.as_array()).cloned().unwrap_or_default();
+    names
+        .iter()
+        .filter_map(|node| node.as_str().or_else(|| node.get("node").and_then(|n| n.as_str())))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_step_is_named_once() {
+        let silent = Error::new(Code::NodeSilent, "node-2 has not answered for 42 s")
+            .with("nodes", serde_json::json!(["node-2"]));
+        let cases: Vec<(Error, Option<&str>)> = vec![
+            (silent, Some("Retry in 5 s, or if node-2 is gone for good: drowse node rm node-2")),
+            (Error::new(Code::NoCapacity, "no node can take it"), Some("Retry in 5 s.")),
+            (Error::new(Code::NoCapacity, "full. Retry in 9 s."), None),
+            (Error::new(Code::WrongState, "it is frozen"), None),
+        ];
+        for (error, hint) in cases {
+            assert_eq!(next_step(&error).as_deref(), hint, "{error:?}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+use std::env;
+
+use camino::{Utf8Path, Utf8PathBuf};
+use drowse_shared::token::Token;
+
+use crate::failure::{Failure, Outcome};
+
+/// Where a local fleet keeps its state when nothing else is said.
+pub(crate) const DEFAULT_STATE: &str = ".drowse";
+
+/// A fleet a command can talk to.
+pub(crate) struct Fleet {
+    /// Its origin, without a trailing slash.
+    pub(crate) endpoint: String,
+    /// Its secret.
+    pub(crate) token: Token,
+}
+
+/// Finds the fleet: `--state DIR`, else the environment, else `./.drowse`.
+pub(crate) fn find(state: Option<&Utf8Path>) -> Outcome<Fleet> {
+    if let Some(dir) = state {
+        return local(dir);
+    }
+    if let Some(endpoint) = variable("DROWSE_ENDPOINT")? {
+        let value = variable("DROWSE_TOKEN")?;
+        let file = variable("DROWSE_TOKEN_FILE")?.map(Utf8PathBuf::from);
+        let token = Token::load(value.as_deref(), file.as_deref()).map_err(|e| Failure::new(chain(&e)))?;
+        return Ok(Fleet { endpoint: endpoint.trim_end_matches('/').to_owned(), token });
+    }
+    let dir = Utf8Path::new(DEFAULT_STATE);
+    if dir.join("endpoint").exists() {
+        return local(dir);
+    }
+    Err(Failure::new("no fleet: there is no .drowse here and DROWSE_ENDPOINT is not set").hint(
+        "Start one here with `drowse up`, name its directory with --state DIR,\n\
+         or set DROWSE_ENDPOINT and DROWSE_TOKEN_FILE.",
+    ))
+}
+
+/// The fleet that `drowse up` keeps in `dir`.
+fn local(dir: &Utf8Path) -> Outcome<Fleet> {
+    let file = dir.join("endpoint");
+    let endpoint = fs_err::read_to_string(&file).map_err(|error| {
+        if error.kind() == std::io::ErrorKind::NotFound {
+            Failure::new(format!("{dir} holds no fleet"))
+                .hint(format!("Start one there with: drowse up --state {dir}"))
+        } else {
+            Failure::new(error.to_string())
+        }
+    })?;
+    let token = Token::load(None, Some(&dir.join("token"))).map_err(|e| Failure::new(chain(&e)))?;
+    Ok(Fleet { endpoint: endpoint.trim().trim_end_matches('/').to_owned(), token })
+}
+
+/// A variable that is set and not empty.
+fn variable(name: &str) -> Outcome<Option<String>> {
+    #[expect(clippy::disallowed_methods, reason = "a secret has no flag that clap could read it for")]
+    match env::var(name) {
+        Ok(value) if value.is_empty() => Ok(None),
+        Ok(value) => Ok(Some(value)),
+        Err(env::VarError::NotPresent) => Ok(None),
+        Err(env::VarError::NotUnicode(_)) => Err(Failure::new(format!("{name} is not UTF-8"))),
+    }
+}
+
+/// An error with its causes, in one sentence.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut out = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        out.push_str(": ");
+        out.push_str(&error.to_string());
+        cause = error.source();
+    }
+    out
+}
