@@ -1,0 +1,427 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use drowse_shared::seams::Env;
+use tokio::{
+    sync::{Notify, oneshot},
+    time::{Instant, sleep},
+};
+
+use super::{
+    env::SimEnv,
+    hold::Rule,
+    host::{Fall, Host, Life, Main},
+    interpose,
+    net::Listener,
+    pipe::Connection,
+    rng::Rng,
+};
+
+/// How things go when nothing is broken on purpose. Times in whole milliseconds, as tokio's timers have it.
+#[derive(Debug, Clone, Copy)]
+pub struct Weather {
+    /// What most segments take.
+    pub lag_ms: (u64, u64),
+    /// One segment in so many is slow; 0 = none.
+    pub slow_one_in: u64,
+    /// The longest a slow one takes.
+    pub slow_ms_max: u64,
+    /// One connection in so many arrives twice, the second time to say nothing.
+    pub duplicate_one_in: u64,
+    /// One poll in so many is put off, so that tasks interleave.
+    pub defer_one_in: u64,
+    /// How far a host's wall clock may be off, in milliseconds.
+    pub clock_off_ms_max: u64,
+}
+
+impl Weather {
+    /// Everything takes one millisecond.
+    pub const CALM: Self = Self {
+        lag_ms: (1, 1),
+        slow_one_in: 0,
+        slow_ms_max: 0,
+        duplicate_one_in: 0,
+        defer_one_in: 0,
+        clock_off_ms_max: 0,
+    };
+    /// A network of some distance on machines under some load, whose clocks nobody sets.
+    pub const USUAL: Self = Self {
+        lag_ms: (1, 4),
+        slow_one_in: 10,
+        slow_ms_max: 250,
+        duplicate_one_in: 20,
+        defer_one_in: 8,
+        clock_off_ms_max: 3_600_000,
+    };
+}
+
+/// Everything there is: plain data under one lock that is never held across a wait.
+pub(super) struct State {
+    pub(super) rng: Rng,
+    start: Instant,
+    story: Vec<String>,
+    failures: Vec<String>,
+    pub(super) weather: Weather,
+    pub(super) hosts: BTreeMap<String, Host>,
+    pub(super) listeners: BTreeMap<String, Listener>,
+    pub(super) connections: BTreeMap<u64, Connection>,
+    pub(super) connections_made: u64,
+    cuts: BTreeSet<(String, String)>,
+    pub(super) holds: Vec<Rule>,
+    pub(super) holds_made: u64,
+    /// Told when a link or a host changes.
+    pub(super) changed: Arc<Notify>,
+}
+
+impl State {
+    pub(super) fn log(&mut self, what: &str) {
+        let ms = self.start.elapsed().as_millis();
+        self.story.push(format!("{ms:>8} {what}"));
+    }
+
+    pub(super) fn lag(&mut self) -> Duration {
+        let Weather { lag_ms: (least, most), slow_one_in, slow_ms_max, .. } = self.weather;
+        let ms = if self.rng.one_in(slow_one_in) {
+            self.rng.below(slow_ms_max + 1)
+        } else {
+            least + self.rng.below(most - least + 1)
+        };
+        Duration::from_millis(ms)
+    }
+
+    pub(super) fn is_cut(&self, from: &str, to: &str) -> bool {
+        !self.cuts.is_empty() && self.cuts.contains(&(from.to_owned(), to.to_owned()))
+    }
+
+    /// Whether nothing answers there at all, not even a kernel.
+    pub(super) fn is_off(&self, host: &str) -> bool {
+        self.hosts.get(host).is_some_and(|h| h.life.is_dead() && h.fell == Some(Fall::Power))
+    }
+
+    /// Every effect passes here; one of them may be its host's last.
+    fn step(&mut self, life: &Arc<Life>, what: &str) -> bool {
+        if life.is_dead() {
+            return false;
+        }
+        let Some(host) = self.hosts.get_mut(&life.host) else { return false };
+        host.steps += 1;
+        if let Some((at, fall)) = host.falls_at
+            && host.steps >= at
+        {
+            let line = format!("{} FALLS ({fall:?}) at step {} ({what})", life.host, host.steps);
+            self.log(&line);
+            self.fall(&life.host, fall);
+            return false;
+        }
+        true
+    }
+
+    fn fall(&mut self, name: &str, fall: Fall) {
+        let at = Instant::now() + self.lag();
+        let Some(host) = self.hosts.get_mut(name) else { return };
+        host.life.end();
+        host.falls_at = None;
+        host.fell = Some(fall);
+        for task in &host.tasks {
+            task.abort();
+        }
+        let mut unaccepted = Vec::new();
+        self.listeners.retain(|_, listener| {
+            let goes = listener.life.host == name;
+            if goes {
+                unaccepted.extend(listener.queue.drain(..).map(|(connection, _)| connection));
+            }
+            !goes
+        });
+        for connection in unaccepted {
+            self.leave(connection, 1);
+        }
+        if fall == Fall::Process {
+            for connection in self.connections.values_mut() {
+                for pipe in &mut connection.pipes {
+                    if pipe.from.host == name {
+                        pipe.reset.get_or_insert(at);
+                        pipe.wake();
+                    }
+                }
+            }
+        }
+        self.changed.notify_waiters();
+    }
+}
+
+/// A world: hosts, the network between them, one seed, one thread.
+#[derive(Clone)]
+pub struct World(Arc<Mutex<State>>);
+
+impl World {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            rng: Rng::new(seed),
+            start: Instant::now(),
+            story: Vec::new(),
+            failures: Vec::new(),
+            weather: Weather::USUAL,
+            hosts: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            connections_made: 0,
+            cuts: BTreeSet::new(),
+            holds: Vec::new(),
+            holds_made: 0,
+            changed: Arc::new(Notify::new()),
+        })))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts an effect of `life`; `false` when it is dead, now or already.
+    pub(super) fn step(&self, life: &Arc<Life>, what: &str) -> bool {
+        self.lock().step(life, what)
+    }
+
+    /// Moves the clocks of libraries that do not ask tokio.
+    pub(super) fn tick(&self) {
+        let elapsed = self.lock().start.elapsed();
+        interpose::tick(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Time since the world began.
+    pub fn elapsed(&self) -> Duration {
+        self.lock().start.elapsed()
+    }
+
+    /// Changes the weather from now on.
+    pub fn set_weather(&self, weather: Weather) {
+        self.lock().weather = weather;
+    }
+
+    /// Draws from the world's own randomness.
+    pub fn draw<T>(&self, from: impl FnOnce(&mut Rng) -> T) -> T {
+        from(&mut self.lock().rng)
+    }
+
+    /// Writes a line into the story.
+    pub fn note(&self, what: &str) {
+        self.lock().log(what);
+    }
+
+    /// Says that something happened that must not.
+    pub fn fail(&self, what: &str) {
+        let mut state = self.lock();
+        state.log(&format!("FAILED: {what}"));
+        state.failures.push(what.to_owned());
+    }
+
+    /// Whether something happened that must not.
+    pub fn has_failed(&self) -> bool {
+        !self.lock().failures.is_empty()
+    }
+
+    /// The last lines of the story so far.
+    pub fn story_tail(&self, lines: usize) -> Vec<String> {
+        let state = self.lock();
+        state.story[state.story.len().saturating_sub(lines)..].to_vec()
+    }
+
+    pub(super) fn take_story(&self) -> (Vec<String>, Vec<String>) {
+        let mut state = self.lock();
+        (std::mem::take(&mut state.story), std::mem::take(&mut state.failures))
+    }
+
+    /// Adds a host and starts it. `main` runs at each of its starts and takes what it needs from its `Env`.
+    pub fn host<F>(&self, name: &str, main: impl Fn(Env) -> F + Send + Sync + 'static)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.begin(name, Some(Arc::new(move |env| Box::pin(main(env)))));
+    }
+
+    fn begin(&self, name: &str, main: Option<Main>) {
+        let (life, main) = {
+            let mut state = self.lock();
+            let most = state.weather.clock_off_ms_max;
+            let off = i64::try_from(state.rng.below(2 * most + 1)).unwrap_or(0);
+            let off = off - i64::try_from(most).unwrap_or(0);
+            let last = state.hosts.get(name);
+            let generation = last.map_or(0, |host| host.life.generation) + 1;
+            let main = main.or_else(|| last.map(|host| host.main.clone()));
+            let main = main.expect("a host is started again only after it was added");
+            let life = Life::new(name, generation, off);
+            state.log(&format!("{name} STARTS life {generation}, clock off by {off} ms"));
+            let host = Host {
+                life: life.clone(),
+                main: main.clone(),
+                tasks: Vec::new(),
+                steps: 0,
+                falls_at: None,
+                fell: None,
+            };
+            state.hosts.insert(name.to_owned(), host);
+            // What peers keep sending to an earlier life is answered with a reset now.
+            let at = Instant::now() + state.lag();
+            for connection in state.connections.values_mut() {
+                for side in 0..2 {
+                    let sent = &connection.pipes[side];
+                    if sent.to.host == name && sent.to.is_dead() && sent.is_unanswered() {
+                        connection.pipes[1 - side].reset.get_or_insert(at);
+                        connection.pipes[1 - side].wake();
+                    }
+                }
+            }
+            state.changed.notify_waiters();
+            (life, main)
+        };
+        let env = SimEnv::env(self, &life);
+        env.tasks.spawn("main", main(env.clone()));
+    }
+
+    /// Runs something on a host that is up, as one of its tasks. `None` when the host fell before it ended.
+    pub async fn on<T, F>(&self, host: &str, work: impl FnOnce(Env) -> F) -> Option<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let life = self.lock().hosts.get(host).map(|h| h.life.clone())?;
+        let env = SimEnv::env(self, &life);
+        let (send, receive) = oneshot::channel();
+        let work = work(env.clone());
+        env.spawn("work", async move {
+            let _ = send.send(work.await);
+        });
+        receive.await.ok()
+    }
+
+    /// Takes a host down now.
+    pub fn crash(&self, host: &str, fall: Fall) {
+        let mut state = self.lock();
+        if state.hosts.get(host).is_some_and(|h| !h.life.is_dead()) {
+            state.log(&format!("{host} FALLS ({fall:?})"));
+            state.fall(host, fall);
+        }
+    }
+
+    /// Takes a host down at the `k`-th effect from now, `None` never mind.
+    pub fn crash_at(&self, host: &str, k: Option<u64>, fall: Fall) {
+        if let Some(host) = self.lock().hosts.get_mut(host) {
+            let steps = host.steps;
+            host.falls_at = k.map(|k| (steps + k, fall));
+        }
+    }
+
+    /// Whether a host is up.
+    pub fn is_up(&self, host: &str) -> bool {
+        self.lock().hosts.get(host).is_some_and(|h| !h.life.is_dead())
+    }
+
+    /// Effects the current life of a host has had.
+    pub fn steps(&self, host: &str) -> u64 {
+        self.lock().hosts.get(host).map_or(0, |h| h.steps)
+    }
+
+    /// Starts a host again that is down, `down` from now: same disks, new life.
+    pub async fn restart(&self, host: &str, down: Duration) {
+        self.crash(host, Fall::Process);
+        self.buried(host).await;
+        sleep(down).await;
+        self.begin(host, None);
+    }
+
+    /// Waits until everything of the host's fallen life is dropped, and with it every handle on its disks.
+    async fn buried(&self, host: &str) {
+        let tasks = self.lock().hosts.get_mut(host).map(|h| std::mem::take(&mut h.tasks));
+        for task in tasks.unwrap_or_default() {
+            let _ = task.await;
+        }
+    }
+
+    /// From now on nothing gets from one host to another. What is sent meanwhile waits.
+    pub fn cut(&self, from: &str, to: &str) {
+        let mut state = self.lock();
+        state.log(&format!("{from}>{to} CUT"));
+        state.cuts.insert((from.to_owned(), to.to_owned()));
+    }
+
+    /// Cuts both directions.
+    pub fn part(&self, one: &str, other: &str) {
+        self.cut(one, other);
+        self.cut(other, one);
+    }
+
+    /// Ends every cut between two hosts, in both directions.
+    pub fn heal(&self, one: &str, other: &str) {
+        let mut state = self.lock();
+        state.log(&format!("{one}-{other} HEALED"));
+        state.cuts.retain(|(from, to)| (from != one || to != other) && (from != other || to != one));
+        for connection in state.connections.values_mut() {
+            for pipe in &mut connection.pipes {
+                pipe.wake();
+            }
+        }
+        state.changed.notify_waiters();
+    }
+
+    /// Ends every cut.
+    pub fn heal_all(&self) {
+        let cuts: Vec<_> = self.lock().cuts.iter().cloned().collect();
+        for (from, to) in cuts {
+            self.heal(&from, &to);
+        }
+    }
+
+    /// Resets every connection between two hosts, losing what is on its way.
+    pub fn reset(&self, one: &str, other: &str) {
+        let mut state = self.lock();
+        state.log(&format!("{one}-{other} RESET"));
+        let now = Instant::now();
+        for connection in state.connections.values_mut() {
+            let ends = [&*connection.pipes[0].from.host, &*connection.pipes[0].to.host];
+            if ends == [one, other] || ends == [other, one] {
+                for pipe in &mut connection.pipes {
+                    pipe.forget();
+                    pipe.reset = Some(now);
+                    pipe.wake();
+                }
+            }
+        }
+    }
+
+    /// Open connections lose what `from` sends to `to` from now on, and nobody is told; new ones work.
+    pub fn silence(&self, from: &str, to: &str) {
+        let mut state = self.lock();
+        state.log(&format!("{from}>{to} SILENCE on open connections"));
+        for connection in state.connections.values_mut() {
+            for pipe in &mut connection.pipes {
+                if pipe.from.host == from && pipe.to.host == to {
+                    pipe.held = Some(0);
+                }
+            }
+        }
+    }
+
+    /// Ends every host without a word and answers how many tasks are left: there should be none.
+    pub(super) async fn end(&self) -> usize {
+        let hosts: Vec<String> = self.lock().hosts.keys().cloned().collect();
+        for host in &hosts {
+            self.lock().fall(host, Fall::Power);
+        }
+        for host in &hosts {
+            self.buried(host).await;
+        }
+        sleep(Duration::from_secs(1)).await;
+        let hosts = std::mem::take(&mut self.lock().hosts);
+        drop(hosts);
+        tokio::runtime::Handle::current().metrics().num_alive_tasks()
+    }
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("World")
+    }
+}
