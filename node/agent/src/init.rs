@@ -1,0 +1,174 @@
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener as StdListener;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rustix::fs::Mode;
+use rustix::process::DumpableBehavior;
+use tokio::net::UnixListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Semaphore;
+
+use crate::launcher::control::Control;
+use crate::process::table::Table;
+use crate::process::tree;
+use crate::reap::reap;
+use crate::server::Agent;
+
+const LISTENER_FD: i32 = 3;
+/// File work runs on few threads with small stacks: memory here is charged to the space.
+const FILE_THREADS_MAX: usize = 4;
+const THREAD_STACK_BYTES: usize = 256 * 1024;
+const THREAD_KEEP: Duration = Duration::from_secs(2);
+const CONNECTIONS_MAX: usize = 512;
+const CONNECTION_BUFFER_BYTES: usize = 128 * 1024;
+/// How long commands may take to end at SIGTERM, and the kernel at SIGKILL.
+const TERM_WAIT: Duration = Duration::from_secs(2);
+const KILL_WAIT: Duration = Duration::from_secs(1);
+
+/// Pid 1 could not begin.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// An inherited descriptor is missing.
+    #[error("descriptor {fd} is not open: the listening socket is 3, work/cgroup.procs files follow")]
+    Descriptor {
+        /// Its number.
+        fd: i32,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// One of the first steps failed.
+    #[error("cannot {what}: {source}")]
+    Setup {
+        /// The step.
+        what: &'static str,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn setup(what: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::Setup { what, source }
+}
+
+/// Runs pid 1 until SIGTERM.
+pub(crate) fn run(procs_count: i32) -> Result<(), Error> {
+    // A process that is not dumpable cannot be traced or read through /proc, not even by root of the space.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|errno| setup("become undumpable")(errno.into()))?;
+    crate::sys::keep_from_children(LISTENER_FD);
+    let adopt = |fd: i32| crate::sys::adopt(fd).map_err(|source| Error::Descriptor { fd, source });
+    let listener = StdListener::from(adopt(LISTENER_FD)?);
+    let first = LISTENER_FD + 1;
+    let procs = (first..first.saturating_add(procs_count)).map(adopt).collect::<Result<Vec<_>, _>>()?;
+    // Outside a space (in tests) orphans would go to a stranger.
+    if std::process::id() != 1 {
+        let this = Some(rustix::process::getpid());
+        rustix::process::set_child_subreaper(this).map_err(|errno| setup("become a reaper")(errno.into()))?;
+    }
+    rustix::process::umask(Mode::from_bits_truncate(0o022));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(FILE_THREADS_MAX)
+        .thread_stack_size(THREAD_STACK_BYTES)
+        .thread_keep_alive(THREAD_KEEP)
+        .build()
+        .map_err(setup("build the runtime"))?;
+    let local = tokio::task::LocalSet::new();
+    let served = local.block_on(&runtime, serve(listener, procs));
+    // A file thread may be stuck in the kernel; nothing waits for it.
+    runtime.shutdown_background();
+    served
+}
+
+async fn serve(listener: StdListener, procs: Vec<OwnedFd>) -> Result<(), Error> {
+    listener.set_nonblocking(true).map_err(setup("prepare the listening socket"))?;
+    let listener = UnixListener::from_std(listener).map_err(setup("watch the listening socket"))?;
+    // Handlers stand before the first child exists, so no exit is missed.
+    let mut children = signal(SignalKind::child()).map_err(setup("watch SIGCHLD"))?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(setup("watch SIGTERM"))?;
+    let control = Control::start(procs).map_err(setup("start the launcher"))?;
+    // Until here complaints go where the runtime keeps them; afterwards those are the host's files and nobody's business.
+    crate::sys::close_stdio().map_err(setup("open /dev/null"))?;
+    let agent = Rc::new(Agent { table: Table::new(Rc::clone(&control)), control: Rc::clone(&control) });
+    let connections = Rc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        tokio::select! {
+            biased;
+            _ = terminate.recv() => break,
+            _ = children.recv() => { reap(&control); }
+            (stream, permit) = accept(&listener, &connections) => {
+                let agent = Rc::clone(&agent);
+                tokio::task::spawn_local(async move {
+                    let service = service_fn(move |request| crate::server::handle(Rc::clone(&agent), request));
+                    let served = http1::Builder::new()
+                        .max_buf_size(CONNECTION_BUFFER_BYTES)
+                        .serve_connection(TokioIo::new(stream), service)
+                        .await;
+                    // A client that left in the middle is ordinary; there is nobody to tell.
+                    drop((served, permit));
+                });
+            }
+        }
+    }
+    end_everything(&agent, &mut children).await;
+    Ok(())
+}
+
+async fn accept(
+    listener: &UnixListener,
+    connections: &Rc<Semaphore>,
+) -> (tokio::net::UnixStream, impl Drop + use<>) {
+    loop {
+        let Ok(slot) = connections.acquire().await else { std::future::pending().await };
+        slot.forget();
+        let permit = Permit(Rc::clone(connections));
+        match listener.accept().await {
+            Ok((stream, _)) => return (stream, permit),
+            // Out of descriptors, most likely; some connection will end.
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+/// One connection's place.
+struct Permit(Rc<Semaphore>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.add_permits(1);
+    }
+}
+
+/// The node stops the space: every process is asked, then made, to end.
+async fn end_everything(agent: &Rc<Agent>, children: &mut Signal) {
+    agent.control.close();
+    for (number, wait) in [(libc::SIGTERM, TERM_WAIT), (libc::SIGKILL, KILL_WAIT)] {
+        signal_everything(agent, number);
+        let ended = async {
+            while reap(&agent.control) {
+                children.recv().await;
+            }
+        };
+        if tokio::time::timeout(wait, ended).await.is_ok() {
+            return;
+        }
+    }
+}
+
+fn signal_everything(agent: &Agent, number: i32) {
+    if std::process::id() == 1 {
+        crate::sys::signal_everything(number);
+        if number == libc::SIGTERM {
+            crate::sys::signal_everything(libc::SIGCONT);
+        }
+    } else {
+        tree::signal_descendants(agent.control.launcher_pid(), number);
+    }
+}

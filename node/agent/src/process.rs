@@ -1,0 +1,104 @@
+/// Events as JSON.
+pub(crate) mod events;
+/// Output on its way: kept tails and watchers.
+mod output;
+/// From the pipes of one command to its watchers, until its end.
+mod pump;
+/// The unary calls: list, stdin, signals.
+pub(crate) mod rpc;
+/// Starting a command.
+pub(crate) mod start;
+/// The stream a watcher reads.
+pub(crate) mod stream;
+/// All commands, running and just ended.
+pub(crate) mod table;
+/// Everything a command started, wherever it went.
+pub(crate) mod tree;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::net::unix::pipe;
+use tokio::sync::{Mutex, Notify};
+
+use crate::launcher::control::{Child, Exit};
+use events::End;
+use output::Output;
+
+/// What a client asked to run.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Config {
+    /// Program, by path or by name.
+    #[serde(default)]
+    pub(crate) cmd: String,
+    /// Its arguments.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) args: Option<Vec<String>>,
+    /// Additions to its environment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) envs: Option<BTreeMap<String, String>>,
+    /// Its working directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cwd: Option<String>,
+}
+
+/// One command, from its start until its record is forgotten.
+pub(crate) struct Process {
+    child: Rc<Child>,
+    tag: Option<String>,
+    config: Config,
+    /// Value of `DROWSE_EXEC_ID` in its environment, which its descendants inherit wherever they go.
+    cookie: String,
+    stdin: Mutex<Option<pipe::Sender>>,
+    output: RefCell<Output>,
+    end: RefCell<Option<End>>,
+    timed_out: Cell<bool>,
+    kills_running: Cell<u32>,
+    kill_ended: Notify,
+}
+
+impl Process {
+    /// Its pid.
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.pid
+    }
+
+    fn target(&self) -> tree::Target {
+        tree::Target { pid: self.child.pid, cookie: self.cookie.clone() }
+    }
+
+    /// Kills it and everything it started. Its end event waits until that is done.
+    async fn kill_tree(&self) {
+        self.during_kill(tree::kill(self.target())).await;
+    }
+
+    /// Its time is up: asks the whole tree to end, then makes it.
+    async fn time_out(&self, grace: Duration) {
+        self.timed_out.set(true);
+        self.during_kill(tree::terminate(self.target(), grace)).await;
+    }
+
+    async fn during_kill(&self, kill: impl Future<Output = ()>) {
+        self.kills_running.set(self.kills_running.get() + 1);
+        kill.await;
+        self.kills_running.set(self.kills_running.get() - 1);
+        self.kill_ended.notify_waiters();
+    }
+
+    async fn wait_for_kills(&self) {
+        loop {
+            let ended = self.kill_ended.notified();
+            if self.kills_running.get() == 0 {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    fn make_end(&self, exit: Exit) -> End {
+        End::new(exit, self.timed_out.get(), self.output.borrow().dropped_bytes())
+    }
+}

@@ -1,0 +1,141 @@
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::Process;
+use crate::connect::{Code, Error};
+use crate::launcher::control::Control;
+
+/// Commands that run at once.
+const RUNNING_MAX: usize = 1024;
+/// Ended commands that are remembered.
+const RECORDS_MAX: usize = 64;
+/// Pipes of ended commands that background children still hold.
+const LINGERING_MAX: usize = 256;
+/// Kept output: per channel, at least, and over all.
+const TAIL_BYTES_MAX: usize = 256 * 1024;
+const TAIL_BYTES_MIN: usize = 4 * 1024;
+const TAILS_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Names a command.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Selector {
+    /// By pid.
+    pub(crate) pid: Option<i32>,
+    /// By the tag it was started with.
+    pub(crate) tag: Option<String>,
+}
+
+/// All commands. Those that ended unheard, or carry a tag, are remembered for a while.
+pub(crate) struct Table {
+    /// Pid 1's hold on the launcher.
+    pub(crate) control: Rc<Control>,
+    lingering: Arc<Semaphore>,
+    running: RefCell<BTreeMap<i32, Rc<Process>>>,
+    records: RefCell<VecDeque<Rc<Process>>>,
+}
+
+impl Table {
+    /// No commands yet.
+    pub(crate) fn new(control: Rc<Control>) -> Rc<Self> {
+        Rc::new(Self {
+            control,
+            lingering: Arc::new(Semaphore::new(LINGERING_MAX)),
+            running: RefCell::default(),
+            records: RefCell::default(),
+        })
+    }
+
+    /// Whether one more may start.
+    pub(crate) fn admit(&self) -> Result<(), Error> {
+        if self.running.borrow().len() < RUNNING_MAX {
+            return Ok(());
+        }
+        Err(Error::new(Code::ResourceExhausted, format!("{RUNNING_MAX} commands are running already")))
+    }
+
+    /// A command runs.
+    pub(crate) fn add(&self, process: Rc<Process>) {
+        self.running.borrow_mut().insert(process.pid(), process);
+    }
+
+    /// A command ended; `keep` it as a record.
+    pub(crate) fn ended(&self, process: &Rc<Process>, keep: bool) {
+        let mut running = self.running.borrow_mut();
+        // The pid may be another command's by now.
+        if running.get(&process.pid()).is_some_and(|current| Rc::ptr_eq(current, process)) {
+            running.remove(&process.pid());
+        }
+        if keep {
+            let mut records = self.records.borrow_mut();
+            records.push_back(Rc::clone(process));
+            if records.len() > RECORDS_MAX {
+                records.pop_front();
+            }
+        }
+    }
+
+    /// Forgets the record of a command without a tag, once somebody heard it to the end.
+    pub(crate) fn heard(&self, process: &Rc<Process>) {
+        if process.tag.is_none() {
+            self.records.borrow_mut().retain(|record| !Rc::ptr_eq(record, process));
+        }
+    }
+
+    /// Finds a running command.
+    pub(crate) fn running(&self, selector: Option<&Selector>) -> Result<Rc<Process>, Error> {
+        let selector = selector.ok_or_else(no_selector)?;
+        let running = self.running.borrow();
+        let mut newest_first = running.values().rev();
+        newest_first.find(|process| selects(selector, process)).cloned().ok_or_else(|| not_found(selector))
+    }
+
+    /// Finds a command, running or remembered, the newest first.
+    pub(crate) fn find(&self, selector: Option<&Selector>) -> Result<Rc<Process>, Error> {
+        self.running(selector).or_else(|error| {
+            let selector = selector.ok_or_else(no_selector)?;
+            let records = self.records.borrow();
+            records.iter().rev().find(|process| selects(selector, process)).cloned().ok_or(error)
+        })
+    }
+
+    /// All running commands.
+    pub(crate) fn all(&self) -> Vec<Rc<Process>> {
+        self.running.borrow().values().cloned().collect()
+    }
+
+    /// A place for a pipe that outlives its command, if there is one.
+    pub(crate) fn linger(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.lingering).try_acquire_owned().ok()
+    }
+
+    /// How much of one channel is kept: less for each when there are many.
+    pub(crate) fn tail_bytes(&self) -> usize {
+        let commands = self.running.borrow().len() + self.records.borrow().len();
+        (TAILS_BYTES_MAX / (2 * commands.max(1))).clamp(TAIL_BYTES_MIN, TAIL_BYTES_MAX)
+    }
+}
+
+fn selects(selector: &Selector, process: &Process) -> bool {
+    match (selector.pid, &selector.tag) {
+        (Some(pid), _) => process.pid() == pid,
+        (None, tag) => tag.is_some() && process.tag == *tag,
+    }
+}
+
+fn no_selector() -> Error {
+    Error::new(Code::InvalidArgument, "process: name one by pid or by tag")
+}
+
+fn not_found(selector: &Selector) -> Error {
+    let name = match (selector.pid, &selector.tag) {
+        (Some(pid), _) => format!("pid {pid}"),
+        (None, Some(tag)) => format!("tag {tag:?}"),
+        (None, None) => return no_selector(),
+    };
+    Error::new(Code::NotFound, format!("there is no process with {name}"))
+}
