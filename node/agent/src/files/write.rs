@@ -6,10 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode, Uri, header};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use serde_json::json;
 
@@ -18,7 +20,9 @@ use super::{as_user, path};
 use crate::body::Body;
 use crate::connect;
 
-const BATCH_BYTES: usize = 256 * 1024;
+const BATCH_BYTES: usize = 128 * 1024;
+/// How long an upload may pause.
+const PAUSE_MAX: Duration = Duration::from_secs(300);
 const MODE_DEFAULT: u32 = 0o644;
 const LINKS_MAX: usize = 40;
 
@@ -46,7 +50,7 @@ pub(crate) async fn serve(
     );
     let mut size: u64 = 0;
     let mut batch = Vec::new();
-    while let Some(frame) = body.frame().await {
+    while let Some(frame) = next_frame(&mut body).await? {
         let cut = |_| Refusal::new(StatusCode::BAD_REQUEST, "the upload ended early; nothing was changed");
         let Ok(piece) = frame.map_err(cut)?.into_data() else { continue };
         size += piece.len() as u64;
@@ -65,6 +69,12 @@ pub(crate) async fn serve(
         "size": size.to_string(),
     }]);
     Ok(connect::json_response(StatusCode::OK, &written))
+}
+
+async fn next_frame(body: &mut Incoming) -> Result<Option<hyper::Result<Frame<Bytes>>>, Refusal> {
+    let paused =
+        |_| Refusal::new(StatusCode::REQUEST_TIMEOUT, "the upload paused too long; nothing was changed");
+    tokio::time::timeout(PAUSE_MAX, body.frame()).await.map_err(paused)
 }
 
 fn check_content_type(headers: &HeaderMap) -> Result<(), Refusal> {

@@ -29,6 +29,11 @@ impl End {
         Self { exit_code, exited, status, dropped_bytes }
     }
 
+    /// More output was lost after the end.
+    pub(super) fn add_dropped(&mut self, bytes: u64) {
+        self.dropped_bytes += bytes;
+    }
+
     fn json(&self) -> serde_json::Value {
         let mut end = serde_json::json!({
             "exitCode": self.exit_code,

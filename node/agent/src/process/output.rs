@@ -125,6 +125,17 @@ impl Output {
         events
     }
 
+    /// How much is kept.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.stdout.bytes.len() + self.stderr.bytes.len()
+    }
+
+    /// Lets go of the kept tail and tells how much of it no watcher was given.
+    pub(super) fn forget(&mut self) -> u64 {
+        let rings = [std::mem::take(&mut self.stdout), std::mem::take(&mut self.stderr)];
+        rings.iter().map(|ring| ring.undelivered as u64).sum()
+    }
+
     /// Removes a watcher that left.
     pub(crate) fn unwatch(&mut self, id: u64) {
         self.watchers.retain(|watcher| watcher.id != id);

@@ -50,7 +50,8 @@ pub(crate) async fn start(
     body: Incoming,
 ) -> Result<Response<Body>, Error> {
     let wishes = Wishes::read(headers)?;
-    let timeout = connect::number_header(headers, "drowse-timeout-ms")?.map(Duration::from_millis);
+    let timeout = connect::number_header(headers, "drowse-timeout-ms")?;
+    let timeout = timeout.filter(|ms| *ms > 0).map(Duration::from_millis);
     let grace = connect::number_header(headers, "drowse-kill-grace-ms")?.unwrap_or(GRACE_MS_DEFAULT);
     let request: StartRequest = connect::stream_request(body).await?;
     if request.pty.is_some() {

@@ -16,10 +16,10 @@ const RUNNING_MAX: usize = 1024;
 const RECORDS_MAX: usize = 64;
 /// Pipes of ended commands that background children still hold.
 const LINGERING_MAX: usize = 256;
-/// Kept output: per channel, at least, and over all.
+/// Kept output: per channel, at least, and over all running and all ended commands.
 const TAIL_BYTES_MAX: usize = 256 * 1024;
 const TAIL_BYTES_MIN: usize = 4 * 1024;
-const TAILS_BYTES_MAX: usize = 8 * 1024 * 1024;
+const TAILS_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Names a command.
 #[derive(Clone, Debug, Deserialize)]
@@ -76,6 +76,18 @@ impl Table {
             if records.len() > RECORDS_MAX {
                 records.pop_front();
             }
+            let mut kept: usize = records.iter().map(|record| record.output.borrow().kept_bytes()).sum();
+            for record in records.iter().take_while(|record| !Rc::ptr_eq(record, process)) {
+                if kept <= TAILS_BYTES_MAX {
+                    break;
+                }
+                let mut output = record.output.borrow_mut();
+                kept -= output.kept_bytes();
+                let lost = output.forget();
+                if let Some(end) = record.end.borrow_mut().as_mut() {
+                    end.add_dropped(lost);
+                }
+            }
         }
     }
 
@@ -115,8 +127,8 @@ impl Table {
 
     /// How much of one channel is kept: less for each when there are many.
     pub(crate) fn tail_bytes(&self) -> usize {
-        let commands = self.running.borrow().len() + self.records.borrow().len();
-        (TAILS_BYTES_MAX / (2 * commands.max(1))).clamp(TAIL_BYTES_MIN, TAIL_BYTES_MAX)
+        let commands = self.running.borrow().len().max(1);
+        (TAILS_BYTES_MAX / (2 * commands)).clamp(TAIL_BYTES_MIN, TAIL_BYTES_MAX)
     }
 }
 

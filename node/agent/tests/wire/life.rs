@@ -39,7 +39,8 @@ fn stops_gracefully_and_leaves_nothing() {
     let mut agent = Agent::start();
     let mut polite = agent.shell("trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.05; done", &[]);
     polite.stdout_until("up");
-    let mut stubborn = agent.shell("trap '' TERM; echo up; while :; do sleep 0.05; done", &[]);
+    let kill = [("drowse-on-disconnect", "kill")];
+    let mut stubborn = agent.shell("trap '' TERM; echo up; while :; do sleep 0.05; done", &kill);
     let stubborn_pid = stubborn.pid();
     stubborn.stdout_until("up");
     let mut away = agent.shell("setsid sleep 987 >/dev/null 2>&1 & echo $!; wait", &[]);

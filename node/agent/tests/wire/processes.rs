@@ -229,3 +229,31 @@ fn silence_is_broken_by_keepalives_and_ended_by_the_deadline() {
     assert_eq!(over["error"]["code"], "deadline_exceeded");
     assert_eq!(agent.join(&json!({"pid": pid})).pid(), pid, "the command goes on");
 }
+
+#[test]
+fn ended_commands_are_remembered_within_bounds() {
+    let agent = Agent::start();
+    for index in 0..70 {
+        let script = format!("head -c 300000 /dev/zero; exit {}", index % 100);
+        let request =
+            json!({"process": {"cmd": "sh", "args": ["-c", script]}, "tag": format!("job-{index}")});
+        let mut events = agent.stream("Start", &[ROOT], &request);
+        events.pid();
+    }
+    until("all have ended", || agent.unary("process.Process/List", &json!({})).1["processes"] == json!([]));
+    assert_eq!(agent.join(&json!({"tag": "job-3"})).outcome().error["code"], "not_found");
+    let mut all = 0;
+    for index in 10..68 {
+        let outcome = agent.join(&json!({"tag": format!("job-{index}")})).outcome();
+        if !outcome.error.is_null() {
+            continue;
+        }
+        assert_eq!(outcome.code(), index);
+        all += outcome.stdout.len();
+        if outcome.stdout.len() < 200_000 {
+            assert!(outcome.end.get("droppedBytes").is_some(), "{}", outcome.end);
+        }
+    }
+    assert!(all > 1 << 20 && all <= 4 << 20, "{all} bytes are kept");
+    assert!(peak_kib(agent.pid()) < 40 * 1024);
+}
