@@ -1,0 +1,21 @@
+//! The exam: every promise of the fleet, kept by real binaries over real sockets. One test is one promise.
+#![expect(clippy::disallowed_methods, reason = "a black-box test has its own tasks and measures real time")]
+
+mod behind_the_back;
+mod conflicts;
+mod disk_full;
+mod exec;
+mod files;
+mod gateway_crash;
+mod held_create;
+mod lifecycle;
+mod lists;
+mod node_crash;
+mod one_name;
+mod placement;
+mod refusals;
+mod secrets;
+mod silence;
+mod single_writer;
+mod sleep;
+mod wedged;
