@@ -1,1 +1,18 @@
-//! Placeholder.
+//! Black-box tests of Drowse: real binaries, real wire, and a machine that must be clean afterwards. Beside them, the
+//! seeded simulation of a whole fleet.
+
+/// A binary of the product that a test starts, kills and starts again.
+pub mod daemon;
+/// The native door as a client sees it.
+pub mod door;
+/// A gateway and its nodes, and the words in which a test tells its story.
+pub mod fleet;
+/// Where a fleet lies on this machine, and what it leaves there.
+pub mod ground;
+/// A wire that a test can bend.
+pub mod relay;
+/// Waiting for what is promised, with a deadline.
+pub mod wait;
+
+/// A whole fleet in one thread, under a seed.
+pub mod sim;
