@@ -8,6 +8,7 @@ mod exec;
 mod files;
 mod gateway_crash;
 mod held_create;
+mod instruments;
 mod lifecycle;
 mod lists;
 mod node_crash;
