@@ -1,5 +1,44 @@
 //! The node daemon: one per machine. It owns its ledger and its lock, runs its spaces, and tells its gateways how the
 //! machine is doing.
+//!
+//! The modules stand in the order a request meets them: the *door* reads it, the *lifecycle* takes the slot of its name
+//! and decides, the *ledger* is written, the *executor* acts, and the *agent* inside runs commands and moves files.
+//!
+//! Invariants: only `ledger` holds SQL; only `executor` touches the kernel; only `door::error` picks a code; whoever
+//! changes a space holds its slot; nothing is read from the outside but through [`Env`](drowse_shared::seams::Env) and
+//! [`Parts`].
 
+/// Settings, read once and judged before anything is bound.
+pub mod config;
+
+/// What is answered where, and to whom.
+pub mod door;
+/// Permissions to create, given out with a "no".
+pub mod tickets;
+/// What happens to spaces: create, wake, freeze, stop, destroy, reconcile.
+pub mod lifecycle;
+/// What a space is and what each event makes of it.
+pub mod space;
+/// What this node answers for, on disk.
+pub mod ledger;
+/// What only this life of the daemon knows about spaces.
+pub mod live;
 /// What touches the kernel.
 pub mod executor;
+/// Speaks to the agent inside a space.
+pub mod agent_client;
+
+/// What the gateways said.
+pub mod fleet;
+/// What gateways are told, every interval.
+pub mod checkin;
+/// What the machine measures.
+pub mod reading;
+
+/// What all of these share.
+pub mod node;
+/// The node from start to end.
+pub mod service;
+
+pub use config::Config;
+pub use service::{Error, Parts, run};

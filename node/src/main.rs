@@ -1,2 +1,73 @@
-//! Placeholder.
-fn main() {}
+//! `drowse-node`: arguments, settings, logs, run, exit code.
+
+use std::{process::ExitCode, sync::Arc};
+
+use anyhow::Context;
+use camino::Utf8PathBuf;
+use clap::Parser as _;
+use drowse_node::{
+    Config, Parts,
+    config::{Args, Runs},
+    executor::fake,
+    reading, run,
+};
+use drowse_shared::{
+    seams::Env,
+    shutdown::{Shutdown, signalled},
+    telemetry,
+};
+
+/// Bad usage: a setting that cannot be read.
+const USAGE: u8 = 64;
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Help and version come this way too.
+            let code = if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
+            let _ = error.print();
+            return code;
+        }
+    };
+    telemetry::init(&args.telemetry);
+    let here = std::env::current_exe().ok().and_then(|exe| Utf8PathBuf::from_path_buf(exe).ok());
+    let config = match args.check(here.as_deref().and_then(camino::Utf8Path::parent)) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("error: {:#}", anyhow::Error::new(error));
+            return ExitCode::from(USAGE);
+        }
+    };
+    match start(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(config: Config) -> anyhow::Result<()> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
+    let ended = runtime.block_on(async {
+        tracing::info!("{config}");
+        let env = Env::real();
+        let meter = Arc::new(reading::Machine::new(config.state.clone()).context("measuring this machine")?);
+        let parts = match config.executor {
+            Runs::Fake => Parts::over(fake::Fake::new(&env, fake::Machine::default()), meter),
+            Runs::Oci => anyhow::bail!("the oci executor is not built yet; set DROWSE_EXECUTOR=fake"),
+        };
+        let shutdown = Shutdown::new();
+        let signal = shutdown.clone();
+        env.spawn("signals", async move {
+            signalled().await;
+            signal.stop();
+        });
+        Ok(run(env, config, parts, shutdown).await?)
+    });
+    // A wedged runtime call may hold a thread: nobody waits for it.
+    runtime.shutdown_background();
+    ended
+}

@@ -1,0 +1,171 @@
+//! Check-ins: every interval this node tells each of its gateways how it is, and takes what they answer.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use drowse_shared::{
+    api::nodes::{Build, CheckIn, CheckedIn, Roster, Standing, WIRE_VERSION},
+    http::{HttpClient, client, why},
+};
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
+use tokio::time::Instant;
+
+use crate::{door::error::chain, ledger, lifecycle::reconcile, node::Node, reading};
+
+/// Longest wait for a gateway's answer.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Largest answer of a gateway: a roster of some thousand nodes fits.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// What this node says of itself; also the answer of `report`.
+pub async fn check_in(node: &Node) -> CheckIn {
+    CheckIn {
+        node_id: node.config.node_id.clone(),
+        ledger_id: node.ledger_id,
+        boot: node.boot,
+        endpoint: node.endpoint.clone(),
+        region: node.config.region.clone(),
+        build: Build::this(),
+        wire_min: WIRE_VERSION,
+        wire_max: WIRE_VERSION,
+        interval_ms: u64::try_from(node.config.check_in.as_millis()).unwrap_or(u64::MAX).max(1),
+        reading: reading::reading(node).await,
+        bundle: node.fleet.bundle_version(),
+        bundle_copy: node.fleet.bundle_copy(),
+        draining: false,
+        roster: node.fleet.roster(),
+        removed: node.fleet.is_removed(),
+    }
+}
+
+/// Takes a roster that a gateway showed. One that has this node removed suspends its spaces.
+///
+/// # Errors
+/// When it cannot be kept.
+pub async fn take_roster(node: &Arc<Node>, roster: Roster) -> Result<(), ledger::Error> {
+    let was = node.fleet.is_removed();
+    node.fleet.take_roster(&node.ledger, roster).await?;
+    if !was && node.fleet.is_removed() {
+        suspend(node);
+    }
+    Ok(())
+}
+
+fn suspend(node: &Arc<Node>) {
+    let worker = node.clone();
+    node.env.spawn("suspend", async move { reconcile::suspend(&worker).await });
+}
+
+/// Takes what a gateway answered to a check-in that was sent at `sent`.
+pub async fn take(node: &Arc<Node>, answer: CheckedIn, sent: Instant) {
+    let ledger = &node.ledger;
+    let taken = async {
+        if let Some(roster) = answer.roster {
+            take_roster(node, roster).await?;
+        }
+        if let Some(bundle) = answer.bundle {
+            node.fleet.take_bundle(ledger, bundle).await?;
+        }
+        node.fleet.set_bundle_wanted(answer.want_bundle);
+        match answer.standing {
+            Standing::Member => {
+                node.fleet.accepted(sent);
+                node.fleet.set_removed(ledger, false).await.map(|_| false)
+            }
+            Standing::Removed => node.fleet.set_removed(ledger, true).await,
+            Standing::Waiting => Ok(false),
+        }
+    };
+    match taken.await {
+        Ok(false) => {}
+        Ok(true) => suspend(node),
+        Err(error) => tracing::error!(error = %chain(&error), "what a gateway answered could not be kept"),
+    }
+}
+
+/// Checks in with one gateway until the daemon ends. Failures are logged when they change.
+pub async fn run(node: Arc<Node>, gateway: String) {
+    let client = client::<Full<Bytes>>(&node.env);
+    let interval = node.config.check_in;
+    let mut said = None;
+    loop {
+        let began = Instant::now();
+        let outcome = once(&node, &client, &gateway).await;
+        if said.as_ref() != Some(&outcome) {
+            match &outcome {
+                Ok(standing) => tracing::info!(gateway, ?standing, "checked in"),
+                Err(why) => {
+                    tracing::warn!(gateway, why, "the check-in was not taken; trying every {interval:?}")
+                }
+            }
+            said = Some(outcome);
+        }
+        let next = began + interval;
+        drowse_shared::select_biased! {
+            () = node.shutdown.stopping() => return,
+            () = tokio::time::sleep_until(next) => {}
+        }
+    }
+}
+
+async fn once(node: &Arc<Node>, client: &HttpClient<Full<Bytes>>, gateway: &str) -> Result<Standing, String> {
+    let body = serde_json::to_vec(&check_in(node).await).map_err(|error| error.to_string())?;
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(format!("{gateway}/checkIn"))
+        .header(header::AUTHORIZATION, node.config.token.bearer())
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Full::from(body))
+        .map_err(|error| error.to_string())?;
+    let sent = Instant::now();
+    let limit = ANSWER_MAX.min(node.config.check_in * 2).max(Duration::from_secs(1));
+    let answer = tokio::time::timeout(limit, async {
+        let response = client.request(request).await.map_err(|error| why(&error))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
+            .collect()
+            .await
+            .map_err(|error| why(&*error))?
+            .to_bytes();
+        judge(status, &body)
+    })
+    .await
+    .map_err(|_| format!("no answer within {limit:?}"))??;
+    let standing = answer.standing;
+    take(node, answer, sent).await;
+    Ok(standing)
+}
+
+/// What an answer says. A redirect is not followed: it would carry the token to a stranger.
+fn judge(status: StatusCode, body: &[u8]) -> Result<CheckedIn, String> {
+    if status.is_success() {
+        return serde_json::from_slice(body).map_err(|error| format!("its answer cannot be read: {error}"));
+    }
+    match serde_json::from_slice::<drowse_shared::api::Error>(body) {
+        Ok(error) => Err(format!("{}: {}", error.code, error.message)),
+        Err(_) => Err(format!("it answered {status}; is this address a gateway?")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_answer_is_said_in_words() {
+        let taken = judge(StatusCode::OK, br#"{"standing":"member","wantBundle":true}"#).expect("an answer");
+        assert!(taken.want_bundle && taken.standing == Standing::Member);
+        let twin = br#"{"code":"node_twin","message":"two ledgers"}"#;
+        let cases: [(StatusCode, &[u8], &str); 4] = [
+            (StatusCode::CONFLICT, twin, "node_twin: two ledgers"),
+            (StatusCode::FOUND, b"", "302"),
+            (StatusCode::OK, b"<html>", "cannot be read"),
+            (StatusCode::NOT_FOUND, b"nginx", "is this address a gateway?"),
+        ];
+        for (status, body, says) in cases {
+            let why = judge(status, body).expect_err(says);
+            assert!(why.contains(says), "{why}");
+        }
+    }
+}

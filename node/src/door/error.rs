@@ -1,0 +1,59 @@
+//! Which code and which words a failure gets. The cause goes to the log; the client hears what it can act on.
+
+use drowse_shared::api::{Code, Error};
+
+use crate::{executor, ledger};
+
+/// A failure of the ledger.
+#[expect(clippy::needless_pass_by_value, reason = "the shape `map_err` takes")]
+pub fn ledger(error: ledger::Error) -> Error {
+    if matches!(error, ledger::Error::DiskFull) {
+        return Error::new(
+            Code::NodeDiskFull,
+            "the node's disk is full: destroy a space, or make room on it",
+        );
+    }
+    tracing::error!(error = %chain(&error), "the ledger failed");
+    Error::new(Code::Internal, "the node's ledger could not be read or written; its log says why")
+}
+
+/// A failure of the executor.
+pub fn executor(error: &executor::Error) -> Error {
+    use executor::Error as E;
+    match error {
+        E::Timeout { what, after } => Error::new(
+            Code::RuntimeTimeout,
+            format!(
+                "the runtime did not end {what:?} within {} ms; the space is marked unresponsive",
+                after.as_millis()
+            ),
+        ),
+        E::Runtime { what, says } => {
+            Error::new(Code::RuntimeFailed, format!("the runtime could not {what}: {says}"))
+        }
+        E::Io { what, .. } => {
+            Error::new(Code::RuntimeFailed, format!("{what} failed; the node's log says why"))
+        }
+        E::DiskFull => {
+            Error::new(Code::NodeDiskFull, "the node's disk is full: destroy a space, or make room on it")
+        }
+        E::TemplateMissing { digest } => {
+            Error::new(Code::TemplateNotFound, format!("the template {digest} is not on this node"))
+        }
+        E::DiskMissing { id } => Error::new(Code::SpaceBroken, format!("the disk of space {id} is gone")),
+        E::Vitality { .. } => Error::new(Code::SpaceBusy, format!("{error}; try again")),
+        E::NoRange(_) => Error::new(Code::NoCapacity, format!("{error}; stop a space first")),
+    }
+}
+
+/// An error with its causes, for one log line.
+pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

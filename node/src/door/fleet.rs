@@ -1,0 +1,55 @@
+use std::{sync::Arc, time::Duration};
+
+use axum::extract::State;
+use drowse_shared::{
+    api::{
+        Error,
+        nodes::{CheckIn, Intent, Lookup, LookupAnswer, Report},
+    },
+    id::Ticket,
+    name::SpaceRef,
+};
+use tokio::time::Instant;
+
+use super::{error, request::Json};
+use crate::{checkin, node::Node};
+
+/// Longest wait for a create in flight; below the two seconds a gateway waits.
+const PATIENCE: Duration = Duration::from_millis(1800);
+
+/// Whether this node holds a space. A row is a yes at once; without one, a create in flight is waited for.
+pub(super) async fn lookup(
+    State(node): State<Arc<Node>>,
+    Json(asked): Json<Lookup>,
+) -> Result<axum::Json<LookupAnswer>, Error> {
+    if let Some(row) = node.ledger.find(&asked.space).await.map_err(error::ledger)? {
+        return Ok(axum::Json(LookupAnswer::Yes(row.held())));
+    }
+    let SpaceRef::Name(name) = &asked.space else { return Ok(axum::Json(LookupAnswer::No { ticket: None })) };
+    let _slot = node.slot(name, PATIENCE).await?;
+    if let Some(row) = node.ledger.find(&asked.space).await.map_err(error::ledger)? {
+        return Ok(axum::Json(LookupAnswer::Yes(row.held())));
+    }
+    let ticket = (asked.intent == Intent::Create).then(|| {
+        let ticket = Ticket::mint(&node.env);
+        node.tickets().issue(name.clone(), ticket, Instant::now());
+        ticket
+    });
+    Ok(axum::Json(LookupAnswer::No { ticket }))
+}
+
+/// A check-in on demand.
+pub(super) async fn report(
+    State(node): State<Arc<Node>>,
+    Json(shown): Json<Report>,
+) -> Result<axum::Json<CheckIn>, Error> {
+    if let Some(roster) = shown.roster {
+        checkin::take_roster(&node, roster).await.map_err(error::ledger)?;
+    }
+    Ok(axum::Json(checkin::check_in(&node).await))
+}
+
+/// The daemon runs.
+pub(super) async fn healthz() -> &'static str {
+    "ok\n"
+}

@@ -1,0 +1,116 @@
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use drowse_shared::api::{Code, Error, nodes::Reading, spaces::State as Word};
+use http::header;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Registry, Unit},
+};
+
+use crate::{node::Node, reading};
+
+/// Content type of the text format.
+const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Upper bounds of the buckets of request durations, in seconds.
+const BUCKETS: [f64; 10] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answered {
+    verb: String,
+    status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InState {
+    state: String,
+}
+
+/// Counters of one daemon. Nothing is shared with another one in this process.
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<Answered, Counter>,
+    seconds: Histogram,
+    spaces: Family<InState, Gauge>,
+    memory_available: Gauge,
+    disk_available: Gauge,
+    cpu_percent: Gauge<f64, AtomicU64>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("drowse_node");
+        let metrics = Self {
+            requests: Family::default(),
+            seconds: Histogram::new(BUCKETS),
+            spaces: Family::default(),
+            memory_available: Gauge::default(),
+            disk_available: Gauge::default(),
+            cpu_percent: Gauge::default(),
+            registry: Registry::default(),
+        };
+        registry.register("requests", "Requests answered, by verb and status", metrics.requests.clone());
+        registry.register_with_unit(
+            "request",
+            "Time to the head of the answer",
+            Unit::Seconds,
+            metrics.seconds.clone(),
+        );
+        registry.register("spaces", "Spaces by state", metrics.spaces.clone());
+        let memory = metrics.memory_available.clone();
+        registry.register_with_unit("memory_available", "Memory that could be had", Unit::Bytes, memory);
+        let disk = metrics.disk_available.clone();
+        registry.register_with_unit("disk_available", "Room for disks", Unit::Bytes, disk);
+        registry.register("cpu_percent", "Processor time in use, of all cores", metrics.cpu_percent.clone());
+        Self { registry, ..metrics }
+    }
+}
+
+impl Metrics {
+    /// A request was answered.
+    pub fn answered(&self, path: &str, status: u16, took: Duration) {
+        let verb = path.trim_start_matches('/');
+        let known = super::VERBS.contains(&verb) || matches!(verb, "healthz" | "metrics");
+        // What strangers type must not make labels.
+        let verb = if known { verb } else { "other" }.to_owned();
+        self.requests.get_or_create(&Answered { verb, status }).inc();
+        self.seconds.observe(took.as_secs_f64());
+    }
+
+    fn measured(&self, reading: &Reading) {
+        for state in Word::ALL {
+            let count = reading.spaces.get(&state).copied().unwrap_or(0);
+            self.spaces.get_or_create(&InState { state: state.as_str().to_owned() }).set(signed(count));
+        }
+        self.memory_available.set(signed(reading.memory_available_bytes));
+        self.disk_available.set(signed(reading.disk.map_or(0, |disk| disk.available_bytes)));
+        self.cpu_percent.set(reading.cpu_percent.unwrap_or(0.0));
+    }
+
+    fn text(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// Looking never wakes: counts come from the ledger.
+pub(super) async fn show(State(node): State<Arc<Node>>) -> Result<Response, Error> {
+    if let Some(reading) = reading::reading(&node).await {
+        node.metrics.measured(&reading);
+    }
+    let text =
+        node.metrics.text().map_err(|_| Error::new(Code::Internal, "the metrics could not be written"))?;
+    Ok(([(header::CONTENT_TYPE, TEXT)], text).into_response())
+}

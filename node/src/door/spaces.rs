@@ -1,0 +1,166 @@
+use std::sync::Arc;
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use drowse_shared::{
+    api::{
+        Code, Error,
+        spaces::{
+            AcquireSpace, Acquired, Destroyed, ListSpaces, OneSpace, SpaceAnswer, SpaceList, UpdateMetadata,
+            UpdatePolicy,
+        },
+    },
+    name::SpaceRef,
+};
+use garde::Validate;
+use http::StatusCode;
+
+use super::{error, expect::Sender, request::Json};
+use crate::{
+    ledger::list::cursor,
+    lifecycle::{
+        PATIENCE,
+        create::{self, Outcome},
+        destroy as removal, freeze as suspension, reconcile, stop as ending, wake as waking,
+    },
+    node::Node,
+    space::Space,
+};
+
+type Answer<T> = Result<axum::Json<T>, Error>;
+
+pub(super) async fn acquire(
+    State(node): State<Arc<Node>>,
+    sender: Sender,
+    Json(wish): Json<AcquireSpace>,
+) -> Result<Response, Error> {
+    let space = wish.name.clone();
+    let outcome = create::acquire(&node, wish, sender.licence()).await.map_err(sender.misled(&space))?;
+    Ok(match outcome {
+        Outcome::Ready { space, created, resumed, unchanged } => {
+            let space = node.shown(*space);
+            axum::Json(Acquired { space, created, resumed, as_of: None, unchanged }).into_response()
+        }
+        Outcome::Later(waking) => (StatusCode::ACCEPTED, axum::Json(waking)).into_response(),
+    })
+}
+
+/// Looking never wakes.
+pub(super) async fn get(
+    State(node): State<Arc<Node>>,
+    sender: Sender,
+    Json(wish): Json<OneSpace>,
+) -> Answer<SpaceAnswer> {
+    let row = node.known(&wish.name).await.map_err(sender.misled(&wish.name))?;
+    Ok(axum::Json(node.answer(row, None)))
+}
+
+/// From the ledger alone: one wedged space never holds up a list.
+pub(super) async fn list(State(node): State<Arc<Node>>, Json(wish): Json<ListSpaces>) -> Answer<SpaceList> {
+    let after = wish.cursor.as_deref().map(cursor).transpose()?;
+    let (rows, next_cursor) = node.ledger.list(&wish, after).await.map_err(error::ledger)?;
+    let spaces = rows.into_iter().map(|row| node.shown(row)).collect();
+    Ok(axum::Json(SpaceList { spaces, next_cursor, silent: Vec::new() }))
+}
+
+pub(super) async fn freeze(
+    State(node): State<Arc<Node>>,
+    sender: Sender,
+    Json(wish): Json<OneSpace>,
+) -> Answer<SpaceAnswer> {
+    let row = suspension::freeze(&node, &wish.name).await.map_err(sender.misled(&wish.name))?;
+    Ok(axum::Json(node.answer(row, None)))
+}
+
+pub(super) async fn stop(
+    State(node): State<Arc<Node>>,
+    sender: Sender,
+    Json(wish): Json<OneSpace>,
+) -> Answer<SpaceAnswer> {
+    let row = ending::stop(&node, &wish.name).await.map_err(sender.misled(&wish.name))?;
+    Ok(axum::Json(node.answer(row, None)))
+}
+
+pub(super) async fn wake(
+    State(node): State<Arc<Node>>,
+    sender: Sender,
+    Json(wish): Json<OneSpace>,
+) -> Answer<SpaceAnswer> {
+    let (row, resumed) =
+        waking::used(&node, &wish.name, "wakeSpace").await.map_err(sender.misled(&wish.name))?;
+    Ok(axum::Json(node.answer(row, resumed)))
+}
+
+pub(super) async fn touch(
+    State(node): State<Arc<Node>>,
+    sender: Sender,
+    Json(wish): Json<OneSpace>,
+) -> Answer<SpaceAnswer> {
+    let (row, resumed) =
+        waking::used(&node, &wish.name, "touchSpace").await.map_err(sender.misled(&wish.name))?;
+    Ok(axum::Json(node.answer(row, resumed)))
+}
+
+pub(super) async fn destroy(
+    State(node): State<Arc<Node>>,
+    sender: Sender,
+    Json(wish): Json<OneSpace>,
+) -> Answer<Destroyed> {
+    let destroyed = removal::destroy(&node, &wish.name).await?;
+    if !destroyed && sender.expects {
+        return Err(super::expect::not_mine(&wish.name));
+    }
+    Ok(axum::Json(Destroyed { destroyed }))
+}
+
+pub(super) async fn update_policy(
+    State(node): State<Arc<Node>>,
+    sender: Sender,
+    Json(wish): Json<UpdatePolicy>,
+) -> Answer<SpaceAnswer> {
+    change(&node, sender, wish.name, move |mut row| {
+        row.policy = wish.policy.apply(row.policy);
+        let valid = row.policy.validate();
+        valid.map_err(|report| {
+            Error::new(Code::InvalidRequest, format!("policy: {report}").trim().to_owned())
+        })?;
+        Ok(row)
+    })
+    .await
+}
+
+pub(super) async fn update_metadata(
+    State(node): State<Arc<Node>>,
+    sender: Sender,
+    Json(wish): Json<UpdateMetadata>,
+) -> Answer<SpaceAnswer> {
+    change(&node, sender, wish.name, move |mut row| {
+        row.metadata = wish.metadata;
+        Ok(row)
+    })
+    .await
+}
+
+/// Changes what the ledger says of a space; its card follows. The space is not woken.
+async fn change(
+    node: &Arc<Node>,
+    sender: Sender,
+    space: SpaceRef,
+    edit: impl FnOnce(Space) -> Result<Space, Error> + Send + 'static,
+) -> Answer<SpaceAnswer> {
+    let (slot, row) = node.hold(&space, PATIENCE).await.map_err(sender.misled(&space))?;
+    let worker = node.clone();
+    let changed = node
+        .finish("change", async move {
+            let _slot = slot;
+            let row = edit(row)?;
+            worker.ledger.set_policy(row.id, row.policy).await.map_err(error::ledger)?;
+            worker.ledger.set_metadata(row.id, &row.metadata).await.map_err(error::ledger)?;
+            reconcile::write_card(&worker, &row).await;
+            Ok(row)
+        })
+        .await?;
+    Ok(axum::Json(node.answer(changed, None)))
+}

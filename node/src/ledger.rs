@@ -1,0 +1,223 @@
+//! The ledger: what this node answers for. The only place with SQL.
+//!
+//! A write that loses nothing when the machine loses power is *hard* (creates, removals, policies); one whose truth is the
+//! kernel's (freeze, thaw, activity) is *soft*: it survives `kill -9` and spares the sync. When the disk is full a hard
+//! write gives up the ballast and tries again, so that removing things always works; a create does not.
+
+use std::sync::Arc;
+
+use camino::Utf8PathBuf;
+use drowse_shared::{db, lock, seams::Env};
+use rusqlite::Connection;
+
+use ballast::Ballast;
+
+/// Room kept for the hour when the disk is full.
+pub mod ballast;
+/// What a node knows besides its spaces: identity, roster, configuration, standing.
+pub mod facts;
+/// Who this node is: `node.json` beside the disks.
+pub mod identity;
+/// One page of a list.
+pub mod list;
+/// The shape of the file, version by version.
+mod migrations;
+/// Rows of spaces.
+pub mod spaces;
+
+/// The setting that names the directory.
+pub const VARIABLE: &str = "DROWSE_STATE";
+
+/// Why the ledger failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another daemon has it.
+    #[error(transparent)]
+    Lock(#[from] lock::Error),
+    /// The database did.
+    #[error(transparent)]
+    Db(#[from] db::Error),
+    /// The disk under it is full.
+    #[error("the node's disk is full")]
+    DiskFull,
+    /// The state directory cannot be used.
+    #[error("{what} failed on {path}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On which file.
+        path: Utf8PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Something that was written cannot be read back.
+    #[error("{what} in the ledger cannot be read")]
+    Unreadable {
+        /// What.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// Two identities in one directory.
+    #[error(
+        "{path} says this node is ledger {file}, its ledger.db says {ledger}; they come from two nodes. \
+         Put back the pair that belongs together, or remove {path} to keep the ledger's"
+    )]
+    TwoIdentities {
+        /// `node.json`.
+        path: Utf8PathBuf,
+        /// What the file says.
+        file: String,
+        /// What the ledger says.
+        ledger: String,
+    },
+    /// The identity file is damaged.
+    #[error("{path} cannot be read as an identity; remove it to take the one from the disks")]
+    BadIdentity {
+        /// `node.json`.
+        path: Utf8PathBuf,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+/// Where the ledger's database comes from.
+#[derive(Default)]
+pub enum Database {
+    /// A file in the state directory, locked for the life of the process.
+    #[default]
+    File,
+    /// A connection that is already open, as a simulation has it: no lock, no ballast.
+    Open(Connection),
+}
+
+/// How sure a write must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Write {
+    /// It survives loss of power, and may use the ballast.
+    Hard,
+    /// It survives loss of power; a full disk refuses it.
+    HardIfRoom,
+    /// It survives the end of the process.
+    Soft,
+}
+
+/// The ledger.
+#[derive(Clone)]
+pub struct Ledger {
+    db: db::Db,
+    ballast: Option<Ballast>,
+    _lock: Option<Arc<lock::SingleWriter>>,
+}
+
+impl Ledger {
+    /// Opens or makes the ledger in `state`.
+    ///
+    /// # Errors
+    /// When another daemon has it, it is of a newer version, or the directory cannot be used.
+    pub async fn open(env: &Env, state: &camino::Utf8Path, database: Database) -> Result<Self, Error> {
+        fs_err::create_dir_all(state).map_err(|source| Error::Io {
+            what: "making the state directory",
+            path: state.to_owned(),
+            source,
+        })?;
+        match database {
+            Database::Open(connection) => {
+                let db = db::Db::over(env, connection, &migrations::all())?;
+                Ok(Self { db, ballast: None, _lock: None })
+            }
+            Database::File => {
+                let path = state.join("ledger.db");
+                let lock = lock::SingleWriter::acquire(&path, VARIABLE)?;
+                let ballast = Ballast::new(env, state.join("ballast"));
+                let db = match db::Db::open(env, &path, &migrations::all()) {
+                    Err(error) if may_be_full(&error) && ballast.release() => {
+                        db::Db::open(env, &path, &migrations::all())?
+                    }
+                    opened => opened?,
+                };
+                ballast.restore().await;
+                Ok(Self { db, ballast: Some(ballast), _lock: Some(Arc::new(lock)) })
+            }
+        }
+    }
+
+    /// Makes the ballast anew if it was given up and there is room again.
+    pub async fn restore_ballast(&self) {
+        if let Some(ballast) = &self.ballast {
+            ballast.restore().await;
+        }
+    }
+
+    /// Reads.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        Ok(self.db.run(move |connection| work(connection)).await?)
+    }
+
+    /// Writes, in one transaction.
+    pub(crate) async fn write<T: Send + 'static>(
+        &self,
+        sure: Write,
+        work: impl Fn(&Connection) -> Result<T, rusqlite::Error> + Clone + Send + 'static,
+    ) -> Result<T, Error> {
+        match self.write_once(sure, work.clone()).await {
+            Err(error) if may_be_full(&error) => {
+                let may_give_up = sure != Write::HardIfRoom;
+                if may_give_up && self.ballast.as_ref().is_some_and(Ballast::release) {
+                    return Ok(self.write_once(sure, work).await?);
+                }
+                if error.is_disk_full() { Err(Error::DiskFull) } else { Err(error.into()) }
+            }
+            done => Ok(done?),
+        }
+    }
+
+    async fn write_once<T: Send + 'static>(
+        &self,
+        sure: Write,
+        work: impl Fn(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
+    ) -> Result<T, db::Error> {
+        self.db
+            .run(move |connection| {
+                if sure == Write::Soft {
+                    connection.pragma_update(None, "synchronous", "normal")?;
+                }
+                let done = transact(connection, work);
+                if sure == Write::Soft {
+                    connection.pragma_update(None, "synchronous", "full")?;
+                }
+                done
+            })
+            .await
+    }
+}
+
+fn transact<T>(
+    connection: &mut Connection,
+    work: impl Fn(&Connection) -> Result<T, rusqlite::Error>,
+) -> Result<T, rusqlite::Error> {
+    let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    let value = work(&transaction)?;
+    transaction.commit()?;
+    Ok(value)
+}
+
+/// A full disk shows itself as such, or as a failed write to the files beside the database.
+fn may_be_full(error: &db::Error) -> bool {
+    let source = match error {
+        db::Error::Statement(source) | db::Error::Open { source, .. } => source,
+        db::Error::Migrate { source: rusqlite_migration::Error::RusqliteError { err, .. }, .. } => err,
+        _ => return false,
+    };
+    matches!(
+        source,
+        rusqlite::Error::SqliteFailure(e, _)
+            if matches!(e.code, rusqlite::ErrorCode::DiskFull | rusqlite::ErrorCode::SystemIoFailure)
+    )
+}

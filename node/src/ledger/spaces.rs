@@ -1,0 +1,268 @@
+use std::collections::BTreeMap;
+
+use drowse_shared::{
+    api::spaces::{Metadata, Policy, State as Word},
+    id::{Epoch, SpaceId},
+    name::{SpaceName, SpaceRef},
+};
+use jiff::Timestamp;
+use rusqlite::{OptionalExtension, Row, params, types::Type};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{Error, Ledger, Write};
+use crate::space::{Space, State, state::Effect};
+
+/// The columns of a space, in the order [`read`] takes them.
+pub(super) const COLUMNS: &str =
+    "id, name, state, broken, epoch, created_at, last_active_at, policy, spec, template, metadata";
+
+impl Ledger {
+    /// The space a request points at.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn find(&self, space: &SpaceRef) -> Result<Option<Space>, Error> {
+        match space {
+            SpaceRef::Name(name) => self.by("name", name.to_string()).await,
+            SpaceRef::Id(id) => self.by("id", id.to_string()).await,
+        }
+    }
+
+    /// The space of a name.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn by_name(&self, name: &SpaceName) -> Result<Option<Space>, Error> {
+        self.by("name", name.to_string()).await
+    }
+
+    async fn by(&self, column: &'static str, value: String) -> Result<Option<Space>, Error> {
+        self.read(move |c| {
+            c.prepare_cached(&format!("select {COLUMNS} from spaces where {column} = ?1"))?
+                .query_row(params![value], read)
+                .optional()
+        })
+        .await
+    }
+
+    /// Every space, in order of name: for reconcile.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn all(&self) -> Result<Vec<Space>, Error> {
+        self.read(|c| {
+            c.prepare(&format!("select {COLUMNS} from spaces order by name"))?.query_map([], read)?.collect()
+        })
+        .await
+    }
+
+    /// Names of the spaces in one state, in order.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn in_state(&self, state: Word) -> Result<Vec<SpaceName>, Error> {
+        self.read(move |c| {
+            c.prepare_cached("select name from spaces where state = ?1 order by name")?
+                .query_map(params![state.as_str()], |row| parsed(row, 0))?
+                .collect()
+        })
+        .await
+    }
+
+    /// How many spaces are in each state.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn counts(&self) -> Result<BTreeMap<Word, u64>, Error> {
+        self.read(|c| {
+            c.prepare_cached("select state, count(*) from spaces group by state order by state")?
+                .query_map([], |row| Ok((word(row, 0)?, u64::try_from(row.get::<_, i64>(1)?).unwrap_or(0))))?
+                .collect()
+        })
+        .await
+    }
+
+    /// Writes a new space down.
+    ///
+    /// # Errors
+    /// When the disk is full or the name is taken.
+    pub async fn insert(&self, space: &Space, intent: Option<Effect>) -> Result<(), Error> {
+        let space = space.clone();
+        self.write(Write::HardIfRoom, move |c| {
+            c.execute(
+                &format!(
+                    "insert into spaces ({COLUMNS}, intent) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)"
+                ),
+                params![
+                    space.id.to_string(),
+                    space.name.as_str(),
+                    space.state.word().as_str(),
+                    broken(&space.state)?,
+                    i64::try_from(space.epoch.0).unwrap_or(i64::MAX),
+                    space.created_at.to_string(),
+                    space.last_active_at.to_string(),
+                    json(&space.policy)?,
+                    json(&space.spec)?,
+                    json(&space.template)?,
+                    json(&space.metadata)?,
+                    intent.map(intent_word),
+                ],
+            )
+            .map(drop)
+        })
+        .await
+    }
+
+    /// Writes what a space is doing, and the effect that was begun, if one was.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    pub async fn set_state(&self, id: SpaceId, state: &State, intent: Option<Effect>) -> Result<(), Error> {
+        // The kernel can always be asked about these; everything else must be written to be known.
+        let sure = if matches!(state, State::Active | State::Frozen) { Write::Soft } else { Write::Hard };
+        let state = state.clone();
+        self.write(sure, move |c| {
+            c.prepare_cached("update spaces set state = ?2, broken = ?3, intent = ?4 where id = ?1")?
+                .execute(params![
+                    id.to_string(),
+                    state.word().as_str(),
+                    broken(&state)?,
+                    intent.map(intent_word)
+                ])
+                .map(drop)
+        })
+        .await
+    }
+
+    /// Removes the row of a space.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    pub async fn forget(&self, id: SpaceId) -> Result<(), Error> {
+        self.write(Write::Hard, move |c| {
+            c.execute("delete from spaces where id = ?1", params![id.to_string()]).map(drop)
+        })
+        .await
+    }
+
+    /// Writes when a space sleeps.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    pub async fn set_policy(&self, id: SpaceId, policy: Policy) -> Result<(), Error> {
+        self.write(Write::Hard, move |c| {
+            c.execute("update spaces set policy = ?2 where id = ?1", params![id.to_string(), json(&policy)?])
+                .map(drop)
+        })
+        .await
+    }
+
+    /// Writes the caller's notes.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    pub async fn set_metadata(&self, id: SpaceId, metadata: &Metadata) -> Result<(), Error> {
+        let metadata = metadata.clone();
+        self.write(Write::Hard, move |c| {
+            c.execute(
+                "update spaces set metadata = ?2 where id = ?1",
+                params![id.to_string(), json(&metadata)?],
+            )
+            .map(drop)
+        })
+        .await
+    }
+
+    /// Writes when spaces were last used.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    pub async fn set_activity(&self, used: Vec<(SpaceId, Timestamp)>) -> Result<(), Error> {
+        if used.is_empty() {
+            return Ok(());
+        }
+        self.write(Write::Soft, move |c| {
+            let mut statement = c.prepare_cached("update spaces set last_active_at = ?2 where id = ?1")?;
+            for (id, at) in &used {
+                statement.execute(params![id.to_string(), at.to_string()])?;
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+fn intent_word(effect: Effect) -> &'static str {
+    match effect {
+        Effect::Create => "create",
+        Effect::Start => "start",
+        Effect::Freeze => "freeze",
+        Effect::Thaw => "thaw",
+        Effect::Stop => "stop",
+        Effect::Destroy => "destroy",
+    }
+}
+
+fn json(value: &impl Serialize) -> Result<String, rusqlite::Error> {
+    serde_json::to_string(value).map_err(|e| rusqlite::Error::ToSqlConversionFailure(e.into()))
+}
+
+fn broken(state: &State) -> Result<Option<String>, rusqlite::Error> {
+    match state {
+        State::Broken(broken) => json(broken).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn unreadable(column: usize, why: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(why))
+}
+
+fn parsed<T: std::str::FromStr<Err: std::error::Error + Send + Sync + 'static>>(
+    row: &Row<'_>,
+    column: usize,
+) -> Result<T, rusqlite::Error> {
+    row.get::<_, String>(column)?.parse().map_err(|e| unreadable(column, e))
+}
+
+fn from_json<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<T, rusqlite::Error> {
+    serde_json::from_str(&row.get::<_, String>(column)?).map_err(|e| unreadable(column, e))
+}
+
+fn word(row: &Row<'_>, column: usize) -> Result<Word, rusqlite::Error> {
+    let text: String = row.get(column)?;
+    Word::read(&text)
+        .ok_or_else(|| unreadable(column, std::io::Error::other(format!("no state is called {text:?}"))))
+}
+
+fn state(row: &Row<'_>, word_column: usize, broken_column: usize) -> Result<State, rusqlite::Error> {
+    Ok(match word(row, word_column)? {
+        Word::Creating => State::Creating,
+        Word::Active => State::Active,
+        Word::Frozen => State::Frozen,
+        Word::Stopped => State::Stopped,
+        Word::Waking => State::Waking,
+        Word::Destroying => State::Destroying,
+        Word::Broken => State::Broken(from_json(row, broken_column)?),
+        state @ (Word::Hibernating | Word::Hibernated) => {
+            let why = format!("{state} is of a newer version");
+            return Err(unreadable(word_column, std::io::Error::other(why)));
+        }
+    })
+}
+
+/// One row, with [`COLUMNS`].
+pub(super) fn read(row: &Row<'_>) -> Result<Space, rusqlite::Error> {
+    Ok(Space {
+        id: parsed(row, 0)?,
+        name: parsed(row, 1)?,
+        state: state(row, 2, 3)?,
+        epoch: Epoch(u64::try_from(row.get::<_, i64>(4)?).unwrap_or(0)),
+        created_at: parsed(row, 5)?,
+        last_active_at: parsed(row, 6)?,
+        policy: from_json(row, 7)?,
+        spec: from_json(row, 8)?,
+        template: from_json(row, 9)?,
+        metadata: from_json(row, 10)?,
+    })
+}

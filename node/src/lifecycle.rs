@@ -1,0 +1,291 @@
+//! What happens to spaces. One loop drives every change: event → [`step`] decides → intent row → effect → outcome row.
+//!
+//! Whoever changes a space holds the slot of its name. The change runs in a task of its own that owns the slot, so a client
+//! that leaves stops nothing; a crash in between is settled by [`reconcile`].
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use drowse_shared::{
+    api::{Code, Error as WireError, spaces::Broken},
+    id::SpaceId,
+    name::{SpaceName, SpaceRef},
+    slots,
+};
+
+use crate::{
+    door::error,
+    executor::{self, Executor},
+    node::{Node, Slot, not_found},
+    space::{
+        Space, State,
+        state::{Effect, Event, Fault, Meanwhile, Refusal, Step, step},
+    },
+};
+
+/// `acquireSpace` of a name that is not there, and its answer while it takes long.
+pub mod create;
+/// Removing a space.
+pub mod destroy;
+/// Suspending a space.
+pub mod freeze;
+/// At boot and in the background: ledger and reality are brought together.
+pub mod reconcile;
+/// Leaving a space only its disk.
+pub mod stop;
+/// Making a space usable.
+pub mod wake;
+
+/// How long SIGTERM is given before SIGKILL when a space stops.
+pub const STOP_GRACE: Duration = Duration::from_secs(10);
+/// Longest wait for the slot of a verb that does not say how long it waits.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Most effects one event may lead to; a create has two, a body that is not what it was has a few more.
+const EFFECTS_MAX: usize = 6;
+
+impl Effect {
+    /// The name in messages and logs.
+    fn what(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Start => "start",
+            Self::Freeze => "freeze",
+            Self::Thaw => "thaw",
+            Self::Stop => "stop",
+            Self::Destroy => "destroy",
+        }
+    }
+
+    /// After how long the space is shown as unresponsive, and after how long nobody waits any more.
+    fn patience(self) -> (Duration, Duration) {
+        let (shown, given_up) = match self {
+            Self::Create | Self::Start => (10, 120),
+            Self::Freeze | Self::Thaw => (2, 30),
+            Self::Stop => (15, 60),
+            Self::Destroy => (10, 60),
+        };
+        (Duration::from_secs(shown), Duration::from_secs(given_up))
+    }
+}
+
+impl Node {
+    /// Takes the slot of a name.
+    ///
+    /// # Errors
+    /// `queue_full` or `space_busy`.
+    pub async fn slot(&self, name: &SpaceName, patience: Duration) -> Result<Slot, WireError> {
+        self.slots.take(name, patience).await.map_err(|why| match why {
+            slots::Error::Full(waiting) => WireError::new(
+                Code::QueueFull,
+                format!("{waiting} requests already wait for {:?}", name.as_str()),
+            ),
+            slots::Error::Busy(waited) => WireError::new(
+                Code::SpaceBusy,
+                format!(
+                    "{:?} was busy for {} ms; another verb on it is still running",
+                    name.as_str(),
+                    waited.as_millis()
+                ),
+            ),
+        })
+    }
+
+    /// The space a request points at, with its slot.
+    ///
+    /// # Errors
+    /// `space_not_found`, or as [`Node::slot`].
+    pub async fn hold(&self, space: &SpaceRef, patience: Duration) -> Result<(Slot, Space), WireError> {
+        let name = match space {
+            SpaceRef::Name(name) => name.clone(),
+            SpaceRef::Id(_) => self.known(space).await?.name,
+        };
+        let slot = self.slot(&name, patience).await?;
+        // It may have gone, or come anew under this name, while we waited.
+        Ok((slot, self.known(space).await?))
+    }
+
+    /// The space a request points at.
+    ///
+    /// # Errors
+    /// `space_not_found`.
+    pub async fn known(&self, space: &SpaceRef) -> Result<Space, WireError> {
+        self.ledger.find(space).await.map_err(error::ledger)?.ok_or_else(|| not_found(space))
+    }
+
+    /// Runs `work` to its end whatever happens to the caller. The daemon's end waits for it within its grace.
+    ///
+    /// # Errors
+    /// What `work` answers, or that the daemon ends.
+    pub async fn finish<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl Future<Output = Result<T, WireError>> + Send + 'static,
+    ) -> Result<T, WireError> {
+        let running = self.shutdown.running();
+        let work = async move {
+            let _running = running;
+            work.await
+        };
+        self.env.finish(name, work).await.unwrap_or_else(|| {
+            Err(WireError::new(Code::ShuttingDown, "the daemon ended while it worked on this"))
+        })
+    }
+
+    /// One call into the executor. It goes on in its own task if it takes too long; the space is marked meanwhile.
+    async fn call<T: Send + 'static>(
+        &self,
+        id: SpaceId,
+        effect: Effect,
+        call: impl Future<Output = executor::Result<T>> + Send + 'static,
+    ) -> executor::Result<T> {
+        let (shown, given_up) = effect.patience();
+        let guard = self.live.call(id, effect.what(), shown);
+        let call = self.env.finish(effect.what(), async move {
+            let answer = call.await;
+            guard.answered(!matches!(answer, Err(executor::Error::Timeout { .. })));
+            answer
+        });
+        match tokio::time::timeout(given_up, call).await {
+            Ok(Some(answer)) => answer,
+            Ok(None) | Err(_) => Err(executor::Error::Timeout { what: effect.what(), after: given_up }),
+        }
+    }
+
+    async fn perform(&self, space: &Space, effect: Effect) -> executor::Result<()> {
+        // A call that did not come back may still do something; only a removal goes past it.
+        if let (Some((what, after)), true) = (self.live.stuck(space.id), effect != Effect::Destroy) {
+            return Err(executor::Error::Timeout { what, after });
+        }
+        let executor: Arc<dyn Executor> = self.executor.clone();
+        let (id, card) = (space.id, space.card(self.ledger_id));
+        self.call(id, effect, async move {
+            match effect {
+                Effect::Create => executor.create(card).await,
+                Effect::Start => executor.start(card).await,
+                Effect::Freeze => executor.freeze(id).await,
+                Effect::Thaw => executor.thaw(id).await,
+                Effect::Stop => executor.stop(id, STOP_GRACE).await,
+                Effect::Destroy => executor.destroy(id).await,
+            }
+        })
+        .await
+    }
+
+    /// Follows an event to its end. The caller holds the slot. Answers the space afterwards; `None` when it is gone.
+    ///
+    /// # Errors
+    /// Why the event was refused, or which effect failed; the ledger then says what is left.
+    pub async fn drive(&self, mut space: Space, event: Event) -> Result<Option<Space>, WireError> {
+        let mut event = event;
+        let mut failure: Option<WireError> = None;
+        for _ in 0..=EFFECTS_MAX {
+            match step(&space.state, event) {
+                Step::Rest => break,
+                Step::Refuse(refusal) => return Err(failure.unwrap_or_else(|| refused(&space, refusal))),
+                Step::Become(settled) => {
+                    self.settle(&mut space, settled.into()).await?;
+                    break;
+                }
+                Step::Break(cause) => {
+                    let broken = self.broken(&space, cause);
+                    tracing::error!(space = %space.id, name = space.name.as_str(), cause, "the space is broken");
+                    self.settle(&mut space, State::Broken(broken)).await?;
+                    break;
+                }
+                Step::Forget => {
+                    self.ledger.forget(space.id).await.map_err(error::ledger)?;
+                    self.live.forget(space.id);
+                    return failure.map_or(Ok(None), Err);
+                }
+                Step::Do(meanwhile, effect) => {
+                    self.begin(&mut space, meanwhile, effect).await?;
+                    event = match self.perform(&space, effect).await {
+                        Ok(()) => Event::Done(effect),
+                        Err(executor::Error::Vitality { vitality, .. })
+                            if failure.is_none() && space.state != State::Creating =>
+                        {
+                            // It is not what the ledger thought: take what it is, and ask again.
+                            self.settle(&mut space, crate::space::state::Settled::from(vitality).into())
+                                .await?;
+                            event
+                        }
+                        Err(why) => {
+                            tracing::warn!(
+                                space = %space.id, name = space.name.as_str(), effect = effect.what(),
+                                error = %error::chain(&why), "an effect failed"
+                            );
+                            let fault = fault(&why);
+                            failure = failure.or_else(|| Some(error::executor(&why)));
+                            Event::Failed(effect, fault)
+                        }
+                    };
+                }
+            }
+        }
+        match failure {
+            Some(_) if matches!(space.state, State::Broken(_)) => Err(refused(&space, Refusal::Broken)),
+            Some(failure) => Err(failure),
+            None => Ok(Some(space)),
+        }
+    }
+
+    async fn begin(&self, space: &mut Space, meanwhile: Meanwhile, effect: Effect) -> Result<(), WireError> {
+        let next = match meanwhile {
+            // Stopping ends processes: that is written before. Freeze and thaw are the kernel's to tell.
+            Meanwhile::AsItWas if effect == Effect::Stop => space.state.clone(),
+            Meanwhile::AsItWas => return Ok(()),
+            Meanwhile::Creating => State::Creating,
+            Meanwhile::Waking => State::Waking,
+            Meanwhile::Destroying => State::Destroying,
+        };
+        self.ledger.set_state(space.id, &next, Some(effect)).await.map_err(error::ledger)?;
+        space.state = next;
+        Ok(())
+    }
+
+    async fn settle(&self, space: &mut Space, state: State) -> Result<(), WireError> {
+        self.ledger.set_state(space.id, &state, None).await.map_err(error::ledger)?;
+        space.state = state;
+        Ok(())
+    }
+
+    fn broken(&self, space: &Space, cause: &str) -> Broken {
+        let message = match cause {
+            "disk_missing" => format!(
+                "the disk of space {} is not where it was; put it back and restart the node, or destroy the space",
+                space.id
+            ),
+            "template_missing" => format!(
+                "the template {} ({}) is not on this node; install it again and restart the node, or destroy the space",
+                space.template.name, space.template.digest
+            ),
+            cause => format!("space {}: {cause}", space.id),
+        };
+        Broken { cause: cause.to_owned(), message, since: self.env.clock.wall() }
+    }
+}
+
+fn fault(why: &executor::Error) -> Fault {
+    match why {
+        executor::Error::DiskMissing { .. } => Fault::DiskMissing,
+        executor::Error::TemplateMissing { .. } => Fault::TemplateMissing,
+        _ => Fault::Passing,
+    }
+}
+
+/// Why a verb cannot be followed, in words.
+pub fn refused(space: &Space, refusal: Refusal) -> WireError {
+    let (name, state) = (space.name.as_str(), space.state.word());
+    match (refusal, &space.state) {
+        (Refusal::Broken, State::Broken(broken)) => {
+            WireError::new(Code::SpaceBroken, format!("{name:?} is broken: {}", broken.message))
+                .with("cause", broken.cause.clone())
+        }
+        (Refusal::Busy | Refusal::Broken, _) => {
+            WireError::new(Code::SpaceBusy, format!("{name:?} is {state}; try again when that has ended"))
+        }
+        (Refusal::WrongState, _) => {
+            WireError::new(Code::WrongState, format!("{name:?} is {state}; wake it first"))
+                .with("state", state.as_str())
+        }
+    }
+}

@@ -1,0 +1,221 @@
+use std::{sync::Arc, time::Duration};
+
+use drowse_shared::{
+    api::{
+        Code, Error,
+        spaces::{AcquireSpace, Resumed, State as Word, Template, WAIT_SECONDS, Waking},
+    },
+    id::{Epoch, SpaceId, Ticket},
+    name::{SpaceName, SpaceRef},
+};
+use garde::Validate;
+use tokio::time::Instant;
+
+use super::wake;
+use crate::{
+    door::error,
+    node::{Node, Slot, not_found},
+    space::{
+        Space, State,
+        state::{Effect, Event},
+    },
+};
+
+/// Longest wait for the executor to find a template.
+const TEMPLATE: Duration = Duration::from_secs(10);
+
+/// Whether a new space may be built for this caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Licence {
+    /// Nobody stands in between: the slot is enough.
+    Direct,
+    /// A gateway sent it on: it quotes the ticket its lookup was given, or none.
+    Forwarded(Option<Ticket>),
+    /// The sender believes the space exists.
+    Existing,
+}
+
+/// What acquiring came to.
+pub enum Outcome {
+    /// It is there.
+    Ready {
+        /// The space.
+        space: Box<Space>,
+        /// Whether this call made it.
+        created: bool,
+        /// How it came back.
+        resumed: Option<Resumed>,
+        /// Wishes that were not applied.
+        unchanged: Vec<String>,
+    },
+    /// It goes on being made or woken.
+    Later(Waking),
+}
+
+/// The space of this name, whatever state it was in; made if there is none.
+///
+/// # Errors
+/// Why it can be neither woken nor made.
+pub async fn acquire(node: &Arc<Node>, wish: AcquireSpace, licence: Licence) -> Result<Outcome, Error> {
+    if let Some(refusal) = node.fleet.refuses_use() {
+        return Err(refusal);
+    }
+    let started = Instant::now();
+    let patience = Duration::from_secs(wish.wait_seconds.unwrap_or(WAIT_SECONDS));
+    let row = node.ledger.find(&wish.name).await.map_err(error::ledger)?;
+    let name = match (&wish.name, &row) {
+        (SpaceRef::Name(name), _) => name.clone(),
+        (SpaceRef::Id(_), Some(row)) => row.name.clone(),
+        (SpaceRef::Id(_), None) => return Err(not_found(&wish.name)),
+    };
+    // The warm path: nothing to do and nobody in the way.
+    if let Some(row) = row.filter(|row| row.state == State::Active && !node.slots.is_busy(&name)) {
+        return Ok(ready(node, &wish, row, false, None));
+    }
+    let slot = match node.slot(&name, patience).await {
+        Ok(slot) => slot,
+        Err(busy) if busy.code == Code::SpaceBusy => return later(node, &wish.name, busy).await,
+        Err(full) => return Err(full),
+    };
+    let left = patience.saturating_sub(started.elapsed());
+    match node.ledger.find(&wish.name).await.map_err(error::ledger)? {
+        Some(row) => existing(node, &wish, slot, row, left).await,
+        None => new(node, wish, licence, name, slot, left).await,
+    }
+}
+
+async fn existing(
+    node: &Arc<Node>,
+    wish: &AcquireSpace,
+    slot: Slot,
+    row: Space,
+    left: Duration,
+) -> Result<Outcome, Error> {
+    let before = row.state.word();
+    match wake::wake(node, slot, row, left).await? {
+        Some((space, resumed)) => Ok(ready(node, wish, space, before == Word::Creating, resumed)),
+        None => Ok(Outcome::Later(waking(before))),
+    }
+}
+
+fn ready(node: &Node, wish: &AcquireSpace, space: Space, created: bool, resumed: Option<Resumed>) -> Outcome {
+    node.touch(&space, "acquireSpace");
+    let unchanged = if created { Vec::new() } else { unchanged(wish, &space) };
+    Outcome::Ready { space: Box::new(space), created, resumed, unchanged }
+}
+
+async fn new(
+    node: &Arc<Node>,
+    wish: AcquireSpace,
+    licence: Licence,
+    name: SpaceName,
+    slot: Slot,
+    left: Duration,
+) -> Result<Outcome, Error> {
+    if matches!(wish.name, SpaceRef::Id(_)) {
+        return Err(not_found(&wish.name));
+    }
+    admitted(node, &name, licence)?;
+    let worker = node.clone();
+    let work = node.finish("create", async move {
+        let _slot = slot;
+        let space = planned(&worker, &wish, name).await?;
+        worker.ledger.insert(&space, Some(Effect::Create)).await.map_err(error::ledger)?;
+        let missing = not_found(&wish.name);
+        let made = worker.drive(space, Event::Use).await?.ok_or(missing)?;
+        Ok(ready(&worker, &wish, made, true, None))
+    });
+    match tokio::time::timeout(left, work).await {
+        Ok(made) => made,
+        Err(_) => Ok(Outcome::Later(waking(Word::Creating))),
+    }
+}
+
+/// Whether this create may go ahead. The slot is held.
+fn admitted(node: &Node, name: &SpaceName, licence: Licence) -> Result<(), Error> {
+    if let Some(refusal) = node.fleet.refuses_creates(Instant::now()) {
+        return Err(refusal);
+    }
+    match licence {
+        Licence::Direct => Ok(()),
+        Licence::Existing => {
+            Err(Error::new(Code::NotMine, format!("this node does not hold {:?} any more", name.as_str())))
+        }
+        Licence::Forwarded(None) => Err(Error::new(
+            Code::TicketVoid,
+            "a forwarded create must quote the ticket of a lookup with intent `create`",
+        )),
+        Licence::Forwarded(Some(ticket)) => node
+            .tickets()
+            .consume(name, ticket, Instant::now())
+            .map_err(|void| Error::new(Code::TicketVoid, void.to_string())),
+    }
+}
+
+/// What the new space will be, by the caller's wishes and the fleet's settings.
+async fn planned(node: &Node, wish: &AcquireSpace, name: SpaceName) -> Result<Space, Error> {
+    let settings = node.fleet.settings();
+    let policy = wish.policy.unwrap_or_default().apply(settings.policy);
+    policy.validate().map_err(|report| {
+        Error::new(
+            Code::InvalidRequest,
+            format!("policy, with the fleet's defaults: {report}").trim().to_owned(),
+        )
+    })?;
+    let template = template(node, wish.template.as_deref().unwrap_or(&settings.template)).await?;
+    let now = node.env.clock.wall();
+    Ok(Space {
+        id: SpaceId::mint(&node.env),
+        name,
+        state: State::Creating,
+        epoch: Epoch::FIRST,
+        created_at: now,
+        last_active_at: now,
+        policy,
+        spec: wish.spec.unwrap_or_default().apply(settings.spec),
+        template,
+        metadata: wish.metadata.clone().unwrap_or_default(),
+    })
+}
+
+async fn template(node: &Node, name: &str) -> Result<Template, Error> {
+    let found = tokio::time::timeout(TEMPLATE, node.executor.template(name)).await.map_err(|_| {
+        Error::new(
+            Code::RuntimeTimeout,
+            format!("the template {name:?} could not be looked up in {TEMPLATE:?}"),
+        )
+    })?;
+    found.map_err(|why| error::executor(&why))?.ok_or_else(|| {
+        Error::new(Code::TemplateNotFound, format!("this node has no template named {name:?}"))
+    })
+}
+
+/// Wishes that differ from what the space is. They are not applied: other verbs change a space.
+fn unchanged(wish: &AcquireSpace, space: &Space) -> Vec<String> {
+    let differs = [
+        ("template", wish.template.as_ref().is_some_and(|name| *name != space.template.name)),
+        ("spec", wish.spec.is_some_and(|patch| patch.apply(space.spec) != space.spec)),
+        ("policy", wish.policy.is_some_and(|patch| patch.apply(space.policy) != space.policy)),
+        ("metadata", wish.metadata.as_ref().is_some_and(|metadata| *metadata != space.metadata)),
+    ];
+    differs.into_iter().filter(|(_, differs)| *differs).map(|(wish, _)| wish.to_owned()).collect()
+}
+
+/// The slot was busy for as long as the caller waits: on the way counts as an answer, anything else does not.
+async fn later(node: &Arc<Node>, space: &SpaceRef, busy: Error) -> Result<Outcome, Error> {
+    match node.ledger.find(space).await.map_err(error::ledger)? {
+        Some(row) if matches!(row.state, State::Creating | State::Waking) => {
+            Ok(Outcome::Later(waking(row.state.word())))
+        }
+        _ => Err(busy),
+    }
+}
+
+fn waking(before: Word) -> Waking {
+    let (state, phase, percent) = match before {
+        Word::Creating => (Word::Creating, "making its disk and starting it", 10),
+        Word::Frozen => (Word::Waking, "thawing its processes", 50),
+        _ => (Word::Waking, "starting it from its disk", 50),
+    };
+    Waking { state, phase: phase.to_owned(), percent }
+}

@@ -1,0 +1,219 @@
+//! Ledger and reality are brought together: once at boot, before the door opens, and lightly ever after.
+//!
+//! At boot only rows are written; what takes time (removals, freezing what must not run) happens behind the open door,
+//! where the slots order it with everything else.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use drowse_shared::{
+    api::spaces::State as Word,
+    id::{LedgerId, SpaceId},
+    name::{SpaceName, SpaceRef},
+};
+
+use super::freeze;
+use crate::{
+    door::error::chain,
+    executor::{Executor, Found},
+    ledger::{self, Ledger},
+    node::Node,
+    space::{
+        Space, State,
+        state::{Effect, Event, Settled, Step, step},
+    },
+};
+
+/// Longest wait at boot for the executor to say what exists.
+const LIST: Duration = Duration::from_secs(60);
+/// Between two looks at what was left unfinished.
+const SWEEP: Duration = Duration::from_secs(15);
+/// Longest wait for one removal of leftovers.
+const REMOVAL: Duration = Duration::from_secs(60);
+
+/// What the executor found, by id. `None` when it could not say in time: the ledger is believed as it stands.
+pub async fn survey(executor: &dyn Executor) -> Option<BTreeMap<SpaceId, Found>> {
+    match tokio::time::timeout(LIST, executor.list()).await {
+        Ok(Ok(found)) => Some(found.into_iter().map(|found| (found.id, found)).collect()),
+        Ok(Err(error)) => {
+            tracing::error!(error = %chain(&error), "what exists could not be listed; the ledger is believed as it stands");
+            None
+        }
+        Err(_) => {
+            tracing::error!(
+                "what exists could not be listed within {LIST:?}; the ledger is believed as it stands"
+            );
+            None
+        }
+    }
+}
+
+/// What boot left for later.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Leftovers {
+    /// Found without a row: removed.
+    pub debris: Vec<SpaceId>,
+    /// Cards that say something else than the ledger: written again.
+    pub stale_cards: Vec<SpaceName>,
+}
+
+/// Brings the rows in line with what was found. Afterwards no row waits for anything but its removal.
+///
+/// # Errors
+/// When the ledger cannot be read or written.
+pub async fn boot(
+    node: &Node,
+    found: &BTreeMap<SpaceId, Found>,
+    fresh: bool,
+) -> Result<Leftovers, ledger::Error> {
+    let mut left = Leftovers::default();
+    let rows = node.ledger.all().await?;
+    let mut known = BTreeMap::new();
+    for row in rows {
+        known.insert(row.id, ());
+        let seen = found.get(&row.id).filter(|found| found.disk);
+        let event = seen.map_or(Event::Lost, |found| Event::Found(found.vitality));
+        adopt(node, &row, event).await?;
+        let card = seen.and_then(|found| found.card.as_ref());
+        if seen.is_some() && card != Some(&row.card(node.ledger_id)) && !row.state.is_transitional() {
+            left.stale_cards.push(row.name);
+        }
+    }
+    for found in found.values().filter(|found| !known.contains_key(&found.id)) {
+        match &found.card {
+            Some(card) if card.ledger_id != node.ledger_id => {
+                tracing::warn!(space = %found.id, ledger = %card.ledger_id, "a disk of another node lies here; it is left alone");
+            }
+            Some(card) if found.disk => rebuild(node, card.clone(), found).await?,
+            // With an empty ledger a disk without a card may be all that is left of a space.
+            None if fresh && found.disk => {
+                tracing::warn!(space = %found.id, "a disk without a readable card lies here; it is left alone");
+            }
+            _ => left.debris.push(found.id),
+        }
+    }
+    Ok(left)
+}
+
+/// Settles one row by what was found of it.
+async fn adopt(node: &Node, row: &Space, event: Event) -> Result<(), ledger::Error> {
+    let (state, intent) = match step(&row.state, event) {
+        Step::Become(settled) => (settled.into(), None),
+        Step::Do(_, Effect::Destroy) => (State::Destroying, Some(Effect::Destroy)),
+        Step::Break(cause) => (State::Broken(node.broken(row, cause)), None),
+        _ => return Ok(()),
+    };
+    tracing::info!(space = %row.id, name = row.name.as_str(), was = %row.state.word(), is = %state.word(), "reconciled");
+    node.ledger.set_state(row.id, &state, intent).await
+}
+
+/// The ledger was lost: the card brings the row back.
+async fn rebuild(node: &Node, card: crate::executor::Card, found: &Found) -> Result<(), ledger::Error> {
+    let space = Space::from_card(card, Settled::from(found.vitality).into());
+    if let Some(holder) = node.ledger.by_name(&space.name).await? {
+        tracing::error!(space = %space.id, holder = %holder.id, name = space.name.as_str(), "two disks carry one name; the second is left alone");
+        return Ok(());
+    }
+    tracing::info!(space = %space.id, name = space.name.as_str(), state = %space.state.word(), "rebuilt from its disk");
+    node.ledger.insert(&space, None).await
+}
+
+/// The ids the cards name, for a node that lost its own.
+pub fn identities(found: Option<&BTreeMap<SpaceId, Found>>) -> impl Iterator<Item = LedgerId> {
+    found
+        .into_iter()
+        .flat_map(BTreeMap::values)
+        .filter_map(|found| found.card.as_ref().map(|card| card.ledger_id))
+}
+
+/// Whether nothing was ever written into this ledger.
+///
+/// # Errors
+/// When it cannot be read.
+pub async fn is_fresh(ledger: &Ledger) -> Result<bool, ledger::Error> {
+    Ok(ledger.ledger_id().await?.is_none())
+}
+
+/// Behind the open door: removes leftovers, then looks after what was left unfinished until the daemon ends.
+pub async fn tend(node: Arc<Node>, left: Leftovers) {
+    let work = async {
+        clear(&node, left).await;
+        loop {
+            sweep(&node).await;
+            tokio::time::sleep(SWEEP).await;
+        }
+    };
+    drowse_shared::select_biased! {
+        () = node.shutdown.stopping() => {}
+        () = work => {}
+    }
+    write_activity(&node).await;
+}
+
+async fn clear(node: &Arc<Node>, left: Leftovers) {
+    for id in left.debris {
+        tracing::info!(space = %id, "removing leftovers");
+        match tokio::time::timeout(REMOVAL, node.executor.destroy(id)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(space = %id, error = %chain(&error), "leftovers could not be removed")
+            }
+            Err(_) => tracing::warn!(space = %id, "leftovers could not be removed within {REMOVAL:?}"),
+        }
+    }
+    for name in left.stale_cards {
+        let Some(_slot) = node.slots.try_take(&name) else { continue };
+        if let Ok(Some(space)) = node.ledger.by_name(&name).await {
+            write_card(node, &space).await;
+        }
+    }
+}
+
+/// Writes the card of a space anew. A failure is made good at the next boot.
+pub async fn write_card(node: &Node, space: &Space) {
+    let written = tokio::time::timeout(LIST, node.executor.write_card(space.card(node.ledger_id))).await;
+    if let Ok(Err(error)) = &written {
+        tracing::warn!(space = %space.id, error = %chain(error), "the card of a space could not be written");
+    }
+}
+
+async fn sweep(node: &Arc<Node>) {
+    for (state, event) in [(Word::Destroying, Event::Destroy), (Word::Creating, Event::Lost)] {
+        for name in node.ledger.in_state(state).await.unwrap_or_default() {
+            // Whoever holds the slot is at it.
+            let Some(slot) = node.slots.try_take(&name) else { continue };
+            let Ok(Some(row)) = node.ledger.by_name(&name).await else { continue };
+            if row.state.word() != state {
+                continue;
+            }
+            let worker = node.clone();
+            let done = node.finish("sweep", async move {
+                let _slot = slot;
+                worker.drive(row, event).await
+            });
+            if let Err(error) = done.await {
+                tracing::warn!(name = name.as_str(), %error, "a removal has not come to its end yet");
+            }
+        }
+    }
+    if node.fleet.is_removed() {
+        suspend(node).await;
+    }
+    write_activity(node).await;
+    node.ledger.restore_ballast().await;
+}
+
+/// Freezes every active space: the fleet removed this node.
+pub async fn suspend(node: &Arc<Node>) {
+    for name in node.ledger.in_state(Word::Active).await.unwrap_or_default() {
+        if let Err(error) = freeze::freeze(node, &SpaceRef::Name(name.clone())).await {
+            tracing::warn!(name = name.as_str(), %error, "a space of this removed node could not be frozen yet");
+        }
+    }
+}
+
+/// Writes down when spaces were last used.
+pub async fn write_activity(node: &Node) {
+    if let Err(error) = node.ledger.set_activity(node.live.take_unwritten()).await {
+        tracing::warn!(error = %chain(&error), "when spaces were last used could not be written");
+    }
+}

@@ -1,0 +1,93 @@
+use std::{sync::Arc, time::Duration};
+
+use drowse_shared::{
+    api::{
+        Code, Error,
+        spaces::{Resumed, State as Word, WAIT_SECONDS},
+    },
+    name::SpaceRef,
+};
+use tokio::time::Instant;
+
+use super::refused;
+use crate::{
+    node::{Node, Slot, not_found},
+    space::{
+        Space, State,
+        state::{Event, Refusal},
+    },
+};
+
+/// How a space that is used came back.
+pub fn resumed(before: Word) -> Option<Resumed> {
+    match before {
+        Word::Frozen => Some(Resumed::Thawed),
+        Word::Stopped | Word::Waking => Some(Resumed::Restarted),
+        _ => None,
+    }
+}
+
+/// Makes a space usable for `verb` and moves its idle clock; waits at most [`WAIT_SECONDS`].
+///
+/// An active space is not queued for: its slot is only taken when something must be done.
+///
+/// # Errors
+/// `space_not_found`, `space_broken`, or that it takes longer.
+pub async fn used(
+    node: &Arc<Node>,
+    space: &SpaceRef,
+    verb: &'static str,
+) -> Result<(Space, Option<Resumed>), Error> {
+    if let Some(refusal) = node.fleet.refuses_use() {
+        return Err(refusal);
+    }
+    let row = node.known(space).await?;
+    // A verb that waits for the slot may be about to put it to sleep: then this one waits behind it.
+    if row.state == State::Active && !node.slots.is_busy(&row.name) {
+        node.touch(&row, verb);
+        return Ok((row, None));
+    }
+    let started = Instant::now();
+    let patience = Duration::from_secs(WAIT_SECONDS);
+    let (slot, row) = node.hold(space, patience).await?;
+    let left = patience.saturating_sub(started.elapsed());
+    let (woken, how) = wake(node, slot, row, left).await?.ok_or_else(|| {
+        Error::new(
+            Code::SpaceBusy,
+            format!("{space} takes longer than {WAIT_SECONDS} s to wake; it goes on waking"),
+        )
+    })?;
+    node.touch(&woken, verb);
+    Ok((woken, how))
+}
+
+/// Brings a space whose slot is held to `active`. `None` when that takes longer than `patience`: it goes on.
+///
+/// # Errors
+/// As [`Node::drive`].
+pub async fn wake(
+    node: &Arc<Node>,
+    slot: Slot,
+    row: Space,
+    patience: Duration,
+) -> Result<Option<(Space, Option<Resumed>)>, Error> {
+    if let Some(refusal) = node.fleet.refuses_use() {
+        return Err(refusal);
+    }
+    match &row.state {
+        State::Active => return Ok(Some((row, None))),
+        State::Broken(_) => return Err(refused(&row, Refusal::Broken)),
+        _ => {}
+    }
+    let before = row.state.word();
+    let missing = not_found(&SpaceRef::Id(row.id));
+    let worker = node.clone();
+    let work = node.finish("wake", async move {
+        let _slot = slot;
+        worker.drive(row, Event::Use).await?.ok_or(missing)
+    });
+    match tokio::time::timeout(patience, work).await {
+        Ok(woken) => woken.map(|space| Some((space, resumed(before)))),
+        Err(_) => Ok(None),
+    }
+}

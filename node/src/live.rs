@@ -1,0 +1,224 @@
+//! What only this life of the daemon knows about spaces: who uses them now, when they were last used to the millisecond,
+//! and which calls into the runtime have not come back.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use drowse_shared::id::SpaceId;
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+/// Something that keeps a space awake while it lasts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Running {
+    /// In words: `exec make (pid 41)`.
+    pub what: String,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// A call that is out.
+#[derive(Debug, Clone, Copy)]
+struct Call {
+    what: &'static str,
+    since: Instant,
+    patience: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    last_active_at: Option<Timestamp>,
+    last_verb: Option<&'static str>,
+    /// Whether `last_active_at` is newer than the ledger's.
+    unwritten: bool,
+    running: BTreeMap<u64, Running>,
+    calls: BTreeMap<u64, Call>,
+    /// The last call that ended did not end in time.
+    timed_out: bool,
+}
+
+/// One look at a space.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Seen {
+    /// When it was last used in this life.
+    pub last_active_at: Option<Timestamp>,
+    /// By which verb.
+    pub last_verb: Option<&'static str>,
+    /// What has run longest.
+    pub running: Option<Running>,
+    /// Whether a call into it is overdue.
+    pub unresponsive: bool,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: BTreeMap<SpaceId, Entry>,
+    next: u64,
+}
+
+/// The table. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Live(Arc<Mutex<Table>>);
+
+impl Live {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A verb used the space.
+    pub fn touch(&self, id: SpaceId, verb: &'static str, now: Timestamp) {
+        let mut table = self.table();
+        let entry = table.entries.entry(id).or_default();
+        entry.last_active_at = Some(entry.last_active_at.map_or(now, |at| at.max(now)));
+        entry.last_verb = Some(verb);
+        entry.unwritten = true;
+    }
+
+    /// What is known now.
+    pub fn seen(&self, id: SpaceId) -> Seen {
+        let table = self.table();
+        let Some(entry) = table.entries.get(&id) else { return Seen::default() };
+        let overdue = entry.calls.values().any(|call| call.since.elapsed() > call.patience);
+        Seen {
+            last_active_at: entry.last_active_at,
+            last_verb: entry.last_verb,
+            running: entry.running.values().next().cloned(),
+            unresponsive: overdue || entry.timed_out,
+        }
+    }
+
+    /// Counts something as running in the space until the guard is dropped.
+    pub fn run(&self, id: SpaceId, what: String, since: Timestamp) -> RunGuard {
+        let mut table = self.table();
+        let number = table.next;
+        table.next += 1;
+        table.entries.entry(id).or_default().running.insert(number, Running { what, since });
+        RunGuard { live: self.clone(), id, number }
+    }
+
+    /// Counts a call as out until the guard is dropped. It is overdue after `patience`.
+    pub fn call(&self, id: SpaceId, what: &'static str, patience: Duration) -> CallGuard {
+        let mut table = self.table();
+        let number = table.next;
+        table.next += 1;
+        let call = Call { what, since: Instant::now(), patience };
+        table.entries.entry(id).or_default().calls.insert(number, call);
+        CallGuard { live: self.clone(), id, number, in_time: false }
+    }
+
+    /// The oldest call that is out, and for how long.
+    pub fn stuck(&self, id: SpaceId) -> Option<(&'static str, Duration)> {
+        let table = self.table();
+        let call = table.entries.get(&id)?.calls.values().next()?;
+        Some((call.what, call.since.elapsed()))
+    }
+
+    /// Activity that the ledger does not have yet; it is taken as written.
+    pub fn take_unwritten(&self) -> Vec<(SpaceId, Timestamp)> {
+        let mut table = self.table();
+        let mut out = Vec::new();
+        for (id, entry) in &mut table.entries {
+            if let (true, Some(at)) = (std::mem::take(&mut entry.unwritten), entry.last_active_at) {
+                out.push((*id, at));
+            }
+        }
+        out
+    }
+
+    /// The space is gone.
+    pub fn forget(&self, id: SpaceId) {
+        self.table().entries.remove(&id);
+    }
+}
+
+/// Something runs in a space while this lives.
+#[derive(Debug)]
+pub struct RunGuard {
+    live: Live,
+    id: SpaceId,
+    number: u64,
+}
+
+impl RunGuard {
+    /// Says better what runs, once it is known.
+    pub fn rename(&self, what: String) {
+        let mut table = self.live.table();
+        let running = table.entries.get_mut(&self.id).and_then(|entry| entry.running.get_mut(&self.number));
+        if let Some(running) = running {
+            running.what = what;
+        }
+    }
+}
+
+impl Drop for RunGuard {
+    fn drop(&mut self) {
+        if let Some(entry) = self.live.table().entries.get_mut(&self.id) {
+            entry.running.remove(&self.number);
+        }
+    }
+}
+
+/// A call is out while this lives.
+#[derive(Debug)]
+pub struct CallGuard {
+    live: Live,
+    id: SpaceId,
+    number: u64,
+    in_time: bool,
+}
+
+impl CallGuard {
+    /// The call answered. A guard dropped without this leaves the space marked until another call answers.
+    pub fn answered(mut self, in_time: bool) {
+        self.in_time = in_time;
+    }
+}
+
+impl Drop for CallGuard {
+    fn drop(&mut self) {
+        if let Some(entry) = self.live.table().entries.get_mut(&self.id) {
+            entry.calls.remove(&self.number);
+            entry.timed_out = !self.in_time;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_is_overdue_marks_its_space_until_one_answers() {
+        let live = Live::default();
+        let id: SpaceId = "0190f0c2a4b87c3d9e0f112233445566".parse().expect("an id");
+        let call = live.call(id, "freeze", Duration::from_secs(2));
+        assert!(!live.seen(id).unresponsive);
+        tokio::time::advance(Duration::from_secs(3)).await;
+        assert!(live.seen(id).unresponsive);
+        assert_eq!(live.stuck(id).map(|(what, for_)| (what, for_.as_secs())), Some(("freeze", 3)));
+        call.answered(false);
+        assert!(live.seen(id).unresponsive && live.stuck(id).is_none());
+        live.call(id, "freeze", Duration::from_secs(2)).answered(true);
+        assert!(!live.seen(id).unresponsive);
+    }
+
+    #[test]
+    fn activity_only_grows_and_is_written_once() {
+        let live = Live::default();
+        let id: SpaceId = "0190f0c2a4b87c3d9e0f112233445566".parse().expect("an id");
+        let at = |s| Timestamp::from_second(s).expect("in range");
+        live.touch(id, "execCommand", at(9));
+        live.touch(id, "readFile", at(7));
+        assert_eq!(live.seen(id).last_active_at, Some(at(9)));
+        assert_eq!(live.take_unwritten(), [(id, at(9))]);
+        assert_eq!(live.take_unwritten(), []);
+        let guard = live.run(id, "exec".to_owned(), at(9));
+        guard.rename("exec make (pid 41)".to_owned());
+        assert_eq!(live.seen(id).running.map(|r| r.what).as_deref(), Some("exec make (pid 41)"));
+        drop(guard);
+        assert_eq!(live.seen(id).running, None);
+    }
+}

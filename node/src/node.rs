@@ -1,0 +1,86 @@
+//! One node: what its door, its lifecycle and its check-ins share.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use drowse_shared::{
+    api::{
+        Code, Error,
+        spaces::{Resumed, Space as Shown, SpaceAnswer},
+    },
+    id::{BootId, LedgerId},
+    name::{SpaceName, SpaceRef},
+    seams::Env,
+    shutdown::Shutdown,
+    slots::{self, Slots},
+};
+
+use crate::{
+    config::Config, door::metrics::Metrics, executor::Executor, fleet::Fleet, ledger::Ledger, live::Live,
+    reading::Meter, space::Space, tickets::Tickets,
+};
+
+/// The slot of a name, while it is held.
+pub type Slot = slots::Slot<SpaceName>;
+
+/// The node. Handlers hold it in an [`Arc`].
+pub struct Node {
+    /// The machine.
+    pub env: Env,
+    /// The settings.
+    pub config: Config,
+    /// Where gateways reach it.
+    pub endpoint: String,
+    /// Who this node is.
+    pub ledger_id: LedgerId,
+    /// This life of the daemon.
+    pub boot: BootId,
+    /// What it answers for.
+    pub ledger: Ledger,
+    /// What touches the kernel.
+    pub executor: Arc<dyn Executor>,
+    /// One queue per name.
+    pub slots: Slots<SpaceName>,
+    /// Permissions to create.
+    pub tickets: Mutex<Tickets>,
+    /// What only this life knows about spaces.
+    pub live: Live,
+    /// What the gateways said.
+    pub fleet: Fleet,
+    /// Measures the machine.
+    pub meter: Arc<dyn Meter>,
+    /// What `/metrics` shows.
+    pub metrics: Metrics,
+    /// Whether it ends.
+    pub shutdown: Shutdown,
+}
+
+impl Node {
+    /// A verb used a space.
+    pub fn touch(&self, space: &Space, verb: &'static str) {
+        self.live.touch(space.id, verb, self.env.clock.wall());
+    }
+
+    /// A space, as answers show it.
+    pub fn shown(&self, space: Space) -> Shown {
+        space.shown(&self.config.node_id, &self.live)
+    }
+
+    /// The answer of a verb about one space.
+    pub fn answer(&self, space: Space, resumed: Option<Resumed>) -> SpaceAnswer {
+        SpaceAnswer { space: self.shown(space), resumed }
+    }
+
+    /// The tickets.
+    pub fn tickets(&self) -> std::sync::MutexGuard<'_, Tickets> {
+        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// There is no such space.
+pub fn not_found(space: &SpaceRef) -> Error {
+    let message = match space {
+        SpaceRef::Name(name) => format!("there is no space named {name:?}", name = name.as_str()),
+        SpaceRef::Id(id) => format!("there is no space with id {id}"),
+    };
+    Error::new(Code::SpaceNotFound, message)
+}

@@ -1,0 +1,161 @@
+//! The node from start to end: lock, ledger, identity, reconcile, then the door and the check-ins.
+
+use std::{sync::Arc, sync::Mutex};
+
+use drowse_shared::{
+    http::serve,
+    id::{BootId, LedgerId},
+    seams::{Accept, BoxFuture, Env},
+    shutdown::{GRACE, Shutdown},
+    slots::{QUEUE_MAX, Slots},
+};
+
+use crate::{
+    checkin,
+    config::Config,
+    door::{self, metrics::Metrics},
+    executor::Executor,
+    fleet::Fleet,
+    ledger::{self, Database, Ledger, identity},
+    lifecycle::reconcile,
+    live::Live,
+    node::Node,
+    reading::Meter,
+    tickets::Tickets,
+};
+
+/// Makes the executor once it is known whose it is.
+pub type OpenExecutor =
+    Box<dyn FnOnce(LedgerId) -> BoxFuture<'static, anyhow::Result<Arc<dyn Executor>>> + Send>;
+
+/// What a node is put together from.
+pub struct Parts {
+    /// Where the ledger's database comes from.
+    pub database: Database,
+    /// Makes the executor.
+    pub executor: OpenExecutor,
+    /// Measures the machine.
+    pub meter: Arc<dyn Meter>,
+}
+
+impl Parts {
+    /// Parts over an executor that is already there.
+    pub fn over(executor: Arc<dyn Executor>, meter: Arc<dyn Meter>) -> Self {
+        Self {
+            database: Database::File,
+            executor: Box::new(|_| Box::pin(async move { Ok(executor) })),
+            meter,
+        }
+    }
+}
+
+/// Why a node did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The ledger.
+    #[error(transparent)]
+    Ledger(#[from] ledger::Error),
+    /// The executor.
+    #[error("the executor cannot be used")]
+    Executor(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The address.
+    #[error("DROWSE_NODE_LISTEN {address} cannot be listened on")]
+    Listen {
+        /// Which.
+        address: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Runs a node until `shutdown` says stop. Bodies go on afterwards; the next life finds them.
+///
+/// # Errors
+/// Why it did not start.
+pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> Result<(), Error> {
+    let ledger = Ledger::open(&env, &config.state, parts.database).await?;
+    let fresh = reconcile::is_fresh(&ledger).await?;
+    let written = identity::written(&ledger, &config.state).await?;
+    let named = written.or_else(|| identity::on_disks(&config.state).into_iter().min());
+    // An executor that keeps no files under the state directory is asked what its cards say.
+    let provisional = named.unwrap_or_else(|| LedgerId::mint(&env));
+    let executor = (parts.executor)(provisional).await.map_err(|error| Error::Executor(error.into()))?;
+    let found = reconcile::survey(&*executor).await;
+    let ledger_id = named.or_else(|| reconcile::identities(found.as_ref()).min()).unwrap_or(provisional);
+    identity::keep(&ledger, &config.state, ledger_id).await?;
+
+    // Port 0 must be bound to be known; any other port stays closed until this node may serve.
+    let early = if config.listen.ends_with(":0") { Some(bind(&env, &config).await?) } else { None };
+    let endpoint = endpoint(&config, early.as_deref());
+    let fleet = Fleet::load(&ledger, ledger_id, config.gateways.is_empty(), config.check_in).await?;
+    let node = Arc::new(Node {
+        boot: BootId::mint(&env),
+        slots: Slots::new(QUEUE_MAX),
+        tickets: Mutex::new(Tickets::default()),
+        live: Live::default(),
+        metrics: Metrics::default(),
+        meter: parts.meter,
+        shutdown: shutdown.clone(),
+        env,
+        endpoint,
+        ledger_id,
+        ledger,
+        executor,
+        fleet,
+        config,
+    });
+    tracing::info!(node = %node.config.node_id, ledger = %node.ledger_id, boot = %node.boot, "node starts");
+    let left = match &found {
+        Some(found) => reconcile::boot(&node, found, fresh).await?,
+        None => reconcile::Leftovers::default(),
+    };
+    serve_until_told(&node, early, left).await?;
+    let clean = shutdown.finish(GRACE).await;
+    if !clean {
+        tracing::warn!("what still ran after {GRACE:?} was cut; spaces run on and are found again");
+    }
+    reconcile::write_activity(&node).await;
+    tracing::info!("node ended; its spaces run on");
+    Ok(())
+}
+
+async fn serve_until_told(
+    node: &Arc<Node>,
+    early: Option<Box<dyn Accept>>,
+    left: reconcile::Leftovers,
+) -> Result<(), Error> {
+    for gateway in node.config.gateways.clone() {
+        let worker = node.clone();
+        node.env.spawn("check-in", checkin::run(worker, gateway));
+    }
+    if !node.fleet.is_configured() {
+        tracing::info!("waiting for a gateway to hand out the fleet's configuration before listening");
+    }
+    drowse_shared::select_biased! {
+        () = node.shutdown.stopping() => return Ok(()),
+        () = node.fleet.configured() => {}
+    }
+    let listener = match early {
+        Some(listener) => listener,
+        None => bind(&node.env, &node.config).await?,
+    };
+    tracing::info!(address = listener.local(), endpoint = node.endpoint, "listening");
+    node.env.spawn("tend", reconcile::tend(node.clone(), left));
+    serve(node.env.clone(), listener, door::router(node.clone()), node.shutdown.clone()).await;
+    Ok(())
+}
+
+async fn bind(env: &Env, config: &Config) -> Result<Box<dyn Accept>, Error> {
+    let address = &config.listen;
+    env.net.bind(address).await.map_err(|source| Error::Listen { address: address.clone(), source })
+}
+
+/// Where gateways reach this node: as it was told, else the address it listens on.
+fn endpoint(config: &Config, bound: Option<&dyn Accept>) -> String {
+    config.endpoint.clone().unwrap_or_else(|| {
+        let address = bound.map_or_else(|| config.listen.clone(), Accept::local);
+        let address = address.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:");
+        format!("http://{address}")
+    })
+}
