@@ -81,6 +81,11 @@ impl Failure {
         self
     }
 
+    /// The sentence.
+    pub(crate) fn sentence(&self) -> &str {
+        &self.message
+    }
+
     /// The stable word, when the fleet answered with one.
     pub(crate) fn code(&self) -> Option<&Code> {
         self.wire.as_ref().map(|error| &error.code)

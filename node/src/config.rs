@@ -182,12 +182,20 @@ pub struct Config {
 }
 
 impl Args {
-    /// Judges the settings. `beside` is the directory of this program.
+    /// Judges the settings, and takes the token from them. `beside` is the directory of this program.
     ///
     /// # Errors
     /// What is wrong, with the variable and the fix.
     pub fn check(self, beside: Option<&camino::Utf8Path>) -> Result<Config, Error> {
         let token = Token::load(self.token.as_deref(), self.token_file.as_deref())?;
+        self.checked(token, beside)
+    }
+
+    /// Judges the settings, with a token that is already at hand.
+    ///
+    /// # Errors
+    /// What is wrong, with the variable and the fix.
+    pub fn checked(self, token: Token, beside: Option<&camino::Utf8Path>) -> Result<Config, Error> {
         let said = |text: Option<String>| text.filter(|text| !text.is_empty());
         let gateways: Vec<String> = self.gateway.into_iter().filter(|url| !url.is_empty()).collect();
         for gateway in &gateways {
