@@ -37,12 +37,16 @@
 
 /// The seams of a host.
 mod env;
+/// The production fleet as hosts of a world, its clients, its troubles and its laws.
+pub mod fleet;
 /// Holding one message on the wire.
 mod hold;
 /// Hosts and their lives.
 mod host;
 /// libc's randomness and clock, from the seed.
 mod interpose;
+/// The daemons' logs, in the story.
+mod log;
 /// Dialling and listening.
 mod net;
 /// Connections: bytes under way, ends, resets.
@@ -61,4 +65,4 @@ pub use hold::Held;
 pub use host::Fall;
 pub use rng::Rng;
 pub use run::{Run, run};
-pub use world::{Weather, World};
+pub use world::{Pulse, Weather, World};

@@ -10,7 +10,7 @@ use drowse_shared::seams::{BoxFuture, Clock, Entropy, Env, Tasks};
 use jiff::{SignedDuration, Timestamp};
 use tokio::{sync::oneshot, time::sleep};
 
-use super::{host::Life, interpose::EPOCH_SECONDS, run::said, world::World};
+use super::{host::Life, interpose::EPOCH_SECONDS, log, run::said, world::World};
 
 /// Longest delay before a blocking job runs, in milliseconds.
 const JOB_MS_MAX: u64 = 2;
@@ -109,6 +109,7 @@ impl Future for Task {
             return Poll::Pending;
         }
         let Some(future) = &mut this.future else { return Poll::Ready(()) };
+        log::speaks(&life.host);
         let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))).unwrap_or_else(|panic| {
             world.fail(&format!("{}: task `{}` panicked: {}", life.host, this.name, said(&*panic)));
             Poll::Ready(())

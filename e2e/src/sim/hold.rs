@@ -81,6 +81,23 @@ impl World {
     }
 }
 
+impl World {
+    /// Ends every hold and every silence.
+    pub fn release_all(&self) {
+        let mut state = self.lock();
+        let numbers: Vec<u64> = state.holds.iter().map(|rule| rule.number).collect();
+        for number in numbers {
+            state.end_hold(number, "RELEASED", false);
+        }
+        for connection in state.connections.values_mut() {
+            for pipe in &mut connection.pipes {
+                pipe.held = None;
+                pipe.wake();
+            }
+        }
+    }
+}
+
 impl Held {
     /// Waits until something is held; answers whether that happened within a minute.
     pub async fn arrived(&self) -> bool {

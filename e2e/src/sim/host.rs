@@ -54,4 +54,6 @@ pub(super) struct Host {
     pub(super) falls_at: Option<(u64, Fall)>,
     /// How the last life fell.
     pub(super) fell: Option<Fall>,
+    /// Somebody is starting it again.
+    pub(super) restarts: bool,
 }

@@ -3,10 +3,13 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use super::{interpose, world::World};
+use super::{interpose, log::Teller, world::World};
 
-/// Lines of the story shown when a run failed.
+/// Most lines of the story shown when a run failed.
 const TAIL_LINES: usize = 120;
+
+/// Marks the line of a broken promise.
+pub(super) const FAILED: &str = "FAILED: ";
 
 /// What one simulated run was like.
 #[derive(Debug)]
@@ -44,6 +47,7 @@ fn here<T, F: Future<Output = T>>(seed: u64, scenario: impl FnOnce(World) -> F) 
         .build()
         .expect("a runtime without I/O needs nothing from the machine");
     let world = runtime.block_on(async { World::new(seed) });
+    let _logs = tracing::subscriber::set_default(Teller(world.clone()));
     let ended = catch_unwind(AssertUnwindSafe(|| runtime.block_on(scenario(world.clone()))));
     let value = match ended {
         Ok(value) => Some(value),
@@ -79,8 +83,14 @@ impl<T> Run<T> {
         for failure in &self.failures {
             let _ = writeln!(report, "  - {failure}");
         }
-        let _ = writeln!(report, "run it again: {rerun}\nthe story's end:");
-        for line in self.story.iter().skip(self.story.len().saturating_sub(TAIL_LINES)) {
+        let _ =
+            writeln!(report, "run it again: {rerun}\nthe story up to the first failure, without check-ins:");
+        let end =
+            self.story.iter().position(|line| line.contains(FAILED)).map_or(self.story.len(), |at| at + 1);
+        let told = |line: &&String| !line.contains("/checkIn") && !line.contains("\"standing\"");
+        let mut tail: Vec<&String> = self.story[..end].iter().rev().filter(told).take(TAIL_LINES).collect();
+        tail.reverse();
+        for line in tail {
             let _ = writeln!(report, "{line}");
         }
         panic!("{report}");

@@ -18,6 +18,7 @@ use super::{
     net::Listener,
     pipe::Connection,
     rng::Rng,
+    run::FAILED,
 };
 
 /// How things go when nothing is broken on purpose. Times in whole milliseconds, as tokio's timers have it.
@@ -65,6 +66,8 @@ pub(super) struct State {
     story: Vec<String>,
     failures: Vec<String>,
     pub(super) weather: Weather,
+    /// A directory of this run, told as `~`: it differs between two runs.
+    home: Option<String>,
     pub(super) hosts: BTreeMap<String, Host>,
     pub(super) listeners: BTreeMap<String, Listener>,
     pub(super) connections: BTreeMap<u64, Connection>,
@@ -79,7 +82,9 @@ pub(super) struct State {
 impl State {
     pub(super) fn log(&mut self, what: &str) {
         let ms = self.start.elapsed().as_millis();
-        self.story.push(format!("{ms:>8} {what}"));
+        let line = format!("{ms:>8} {what}");
+        let line = self.home.as_ref().map(|home| line.replace(home, "~")).unwrap_or(line);
+        self.story.push(line);
     }
 
     pub(super) fn lag(&mut self) -> Duration {
@@ -165,6 +170,7 @@ impl World {
             story: Vec::new(),
             failures: Vec::new(),
             weather: Weather::USUAL,
+            home: None,
             hosts: BTreeMap::new(),
             listeners: BTreeMap::new(),
             connections: BTreeMap::new(),
@@ -201,6 +207,11 @@ impl World {
         self.lock().weather = weather;
     }
 
+    /// Names the directory that the story calls `~`.
+    pub fn set_home(&self, directory: &str) {
+        self.lock().home = Some(directory.to_owned());
+    }
+
     /// Draws from the world's own randomness.
     pub fn draw<T>(&self, from: impl FnOnce(&mut Rng) -> T) -> T {
         from(&mut self.lock().rng)
@@ -214,7 +225,7 @@ impl World {
     /// Says that something happened that must not.
     pub fn fail(&self, what: &str) {
         let mut state = self.lock();
-        state.log(&format!("FAILED: {what}"));
+        state.log(&format!("{FAILED}{what}"));
         state.failures.push(what.to_owned());
     }
 
@@ -261,6 +272,7 @@ impl World {
                 steps: 0,
                 falls_at: None,
                 fell: None,
+                restarts: false,
             };
             state.hosts.insert(name.to_owned(), host);
             // What peers keep sending to an earlier life is answered with a reset now.
@@ -319,13 +331,32 @@ impl World {
         self.lock().hosts.get(host).is_some_and(|h| !h.life.is_dead())
     }
 
+    /// Which life of a host this is; 0 for one that never was.
+    pub fn life_of(&self, host: &str) -> u64 {
+        self.lock().hosts.get(host).map_or(0, |h| h.life.generation)
+    }
+
+    /// Counts effects of the current life of a host that do not pass through its seams.
+    pub fn pulse(&self, host: &str) -> Option<Pulse> {
+        let life = self.lock().hosts.get(host).map(|h| h.life.clone())?;
+        Some(Pulse { world: self.clone(), life })
+    }
+
     /// Effects the current life of a host has had.
     pub fn steps(&self, host: &str) -> u64 {
         self.lock().hosts.get(host).map_or(0, |h| h.steps)
     }
 
-    /// Starts a host again that is down, `down` from now: same disks, new life.
+    /// Starts a host again that is down, `down` from now: same disks, new life. One that is being started already is
+    /// left alone.
     pub async fn restart(&self, host: &str, down: Duration) {
+        {
+            let mut state = self.lock();
+            let Some(host) = state.hosts.get_mut(host) else { return };
+            if std::mem::replace(&mut host.restarts, true) {
+                return;
+            }
+        }
         self.crash(host, Fall::Process);
         self.buried(host).await;
         sleep(down).await;
@@ -417,6 +448,22 @@ impl World {
         let hosts = std::mem::take(&mut self.lock().hosts);
         drop(hosts);
         tokio::runtime::Handle::current().metrics().num_alive_tasks()
+    }
+}
+
+/// Whether one life still acts.
+#[derive(Clone)]
+pub struct Pulse {
+    world: World,
+    life: Arc<Life>,
+}
+
+impl Pulse {
+    /// Counts an effect; never resolves once the life is over.
+    pub async fn beat(&self, what: &str) {
+        if !self.world.step(&self.life, what) {
+            std::future::pending::<()>().await;
+        }
     }
 }
 

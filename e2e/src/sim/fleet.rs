@@ -1,0 +1,222 @@
+//! The production fleet in a world: gateway `g`, nodes `n0`–`n2` over the fake executor, clients `c0`–`c3`.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use camino::Utf8PathBuf;
+use drowse_node::{
+    executor::{
+        Executor,
+        fake::{Fake, Machine},
+    },
+    ledger::Database,
+    reading::Meter,
+};
+use drowse_shared::{
+    api::nodes::{Disk as DiskReading, Reading},
+    seams::Env,
+    shutdown::Shutdown,
+    token::Token,
+};
+use tokio::time::sleep;
+
+use super::{Run, Weather, World, run};
+
+/// Faults, drawn by the seed.
+mod chaos;
+/// Somebody who uses the fleet.
+mod client;
+/// Databases that outlive daemons.
+mod disk;
+/// What must hold.
+mod laws;
+/// The machine as the laws see it.
+mod witness;
+
+pub use client::{Client, Ended};
+pub use disk::Disk;
+pub use laws::{Answer, Laws};
+use witness::Witness;
+
+/// The gateway's host.
+pub const GATEWAY: &str = "g";
+/// Where the gateway listens.
+pub const GATEWAY_ADDRESS: &str = "g:4677";
+/// The hosts and ids of the nodes.
+pub const NODES: [&str; 3] = ["n0", "n1", "n2"];
+/// The hosts of the clients.
+pub const CLIENTS: [&str; 4] = ["c0", "c1", "c2", "c3"];
+/// The names clients use.
+const NAMES: [&str; 6] = ["ada", "bob", "cyd", "dan", "eve", "fay"];
+/// Verbs of each client while there is trouble.
+const VERBS: u64 = 30;
+/// How soon everything works again once nothing is broken.
+const RECOVERY: Duration = Duration::from_secs(120);
+
+/// A node's machine and its disks: they outlive the daemon.
+struct Node {
+    machine: Machine,
+    ledger: Disk,
+    state: Utf8PathBuf,
+}
+
+/// Production gateway and nodes in a world.
+#[derive(Clone)]
+pub struct Fleet {
+    /// Where it lives.
+    pub world: World,
+    /// What is known of it.
+    pub laws: Laws,
+    token: Token,
+    gateway_disk: Arc<Disk>,
+    nodes: Arc<BTreeMap<&'static str, Node>>,
+    _home: Arc<tempfile::TempDir>,
+}
+
+/// A machine with room for everything.
+struct Roomy;
+
+impl Meter for Roomy {
+    fn measure(&self) -> Reading {
+        Reading {
+            cores: 4,
+            cpu_percent: Some(5.0),
+            memory_total_bytes: 16 << 30,
+            memory_available_bytes: 12 << 30,
+            swap_total_bytes: 0,
+            swap_used_bytes: 0,
+            disk: Some(DiskReading { total_bytes: 1 << 40, available_bytes: 1 << 39 }),
+            spaces: BTreeMap::new(),
+        }
+    }
+}
+
+impl Fleet {
+    /// Every host down, every disk empty.
+    pub fn new(world: &World) -> Self {
+        let home = tempfile::tempdir().expect("a directory for node.json");
+        let path = Utf8PathBuf::from_path_buf(home.path().to_owned()).expect("temporary paths are UTF-8");
+        world.set_home(path.as_str());
+        let node = |name| Node { machine: Machine::default(), ledger: Disk::new(), state: path.join(name) };
+        Self {
+            world: world.clone(),
+            laws: Laws::new(world),
+            token: Token::checked("0123456789abcdef0123456789abcdef", "the simulation").expect("long enough"),
+            gateway_disk: Arc::new(Disk::new()),
+            nodes: Arc::new(NODES.map(|name| (name, node(name))).into()),
+            _home: Arc::new(home),
+        }
+    }
+
+    /// Starts the daemons and the clients' hosts, and waits until the fleet is whole.
+    pub async fn start(&self) {
+        let fleet = self.clone();
+        self.world.host(GATEWAY, move |env| fleet.clone().gateway(env));
+        for name in NODES {
+            let fleet = self.clone();
+            self.world.host(name, move |env| fleet.clone().node(env, name));
+        }
+        for name in CLIENTS {
+            self.world.host(name, |_| async {});
+        }
+        // Every node has to know of every other before the first database is lost.
+        sleep(Duration::from_secs(40)).await;
+    }
+
+    async fn gateway(self, env: Env) {
+        let mut config = drowse_gateway::Config::with_defaults(self.token.clone());
+        config.listen = GATEWAY_ADDRESS.to_owned();
+        let parts = drowse_gateway::Parts::over(&env, self.gateway_disk.open());
+        let parts = match parts {
+            Ok(parts) => parts,
+            Err(error) => return self.world.fail(&format!("{GATEWAY} does not open its database: {error}")),
+        };
+        if let Err(error) = drowse_gateway::run(env, config, parts, Shutdown::new()).await {
+            self.world.fail(&format!("{GATEWAY} does not start: {error}"));
+        }
+    }
+
+    async fn node(self, env: Env, name: &'static str) {
+        let Some(node) = self.nodes.get(name) else { return };
+        let Some(pulse) = self.world.pulse(name) else { return };
+        let config = drowse_node::Config {
+            token: self.token.clone(),
+            listen: format!("{name}:4676"),
+            node_id: name.parse().expect("a node id"),
+            gateways: vec![format!("http://{GATEWAY_ADDRESS}")],
+            endpoint: Some(format!("http://{name}:4676")),
+            region: None,
+            state: node.state.clone(),
+            run: node.state.clone(),
+            runtime: "none".to_owned(),
+            cgroup_parent: "none".to_owned(),
+            check_in: Duration::from_secs(5),
+            executor: drowse_node::config::Runs::Fake,
+            templates: node.state.clone(),
+            agent: "none".into(),
+        };
+        let executor: Arc<dyn Executor> = Arc::new(Witness {
+            inner: Fake::new(&env, node.machine.clone()),
+            world: self.world.clone(),
+            laws: self.laws.clone(),
+            pulse,
+            host: name,
+        });
+        let mut parts = drowse_node::Parts::over(executor, Arc::new(Roomy));
+        parts.database = Database::Open(node.ledger.open());
+        if let Err(error) = drowse_node::run(env, config, parts, Shutdown::new()).await {
+            self.world.fail(&format!("{name} does not start: {error}"));
+        }
+    }
+
+    /// Clients use names while everything around them breaks.
+    async fn trouble_and_work(&self) {
+        let work = |me: &'static str| {
+            self.world.on(me, |env| {
+                let client = Client::new(self, me, &env);
+                async move { client.live(VERBS, &NAMES).await }
+            })
+        };
+        let [a, b, c, d] = CLIENTS.map(work);
+        let all = async { tokio::join!(a, b, c, d) };
+        drowse_shared::select_biased! {
+            _ = all => {}
+            () = self.chaos() => {}
+        }
+    }
+
+    /// Once nothing is broken everything works, and there is exactly what was acknowledged.
+    async fn settle(&self) {
+        self.repair().await;
+        self.world.set_weather(Weather { slow_one_in: 0, duplicate_one_in: 0, ..Weather::USUAL });
+        let fleet = self.clone();
+        let held = self.world.on(CLIENTS[0], |env| async move {
+            let client = Client::new(&fleet, CLIENTS[0], &env);
+            let mut held = BTreeMap::new();
+            for name in NAMES {
+                if let Some(acquired) = client.insist(name, RECOVERY).await {
+                    held.insert(name.to_owned(), vec![acquired.space.id]);
+                }
+            }
+            // What is only being removed is gone by then.
+            sleep(RECOVERY).await;
+            held
+        });
+        let held = held.await.unwrap_or_default();
+        let there = self.laws.bodies();
+        if held != there && !self.world.has_failed() {
+            self.world.fail(&format!("clients hold {held:?}, machines hold {there:?}"));
+        }
+        let tally: Vec<String> = self.laws.tally().iter().map(|(what, n)| format!("{what} x{n}")).collect();
+        self.world.note(&format!("TALLY {}", tally.join(", ")));
+    }
+}
+
+/// Three nodes and four clients; delays, drops, cuts, falls, all from one seed. The laws are checked throughout.
+pub fn scenario(seed: u64) -> Run<()> {
+    run(seed, |world| async move {
+        let fleet = Fleet::new(&world);
+        fleet.start().await;
+        fleet.trouble_and_work().await;
+        fleet.settle().await;
+    })
+}

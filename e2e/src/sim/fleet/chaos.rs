@@ -1,0 +1,160 @@
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::{Fleet, GATEWAY, NODES};
+use crate::sim::Fall;
+
+/// What may go wrong, each drawn by the seed.
+#[derive(Debug, Clone, Copy)]
+enum Trouble {
+    /// A node falls and comes back.
+    NodeFalls(Fall),
+    /// A node falls at one of its next effects.
+    NodeFallsAtStep(u64),
+    /// The gateway falls, perhaps with its database lost.
+    GatewayFalls { loses_database: bool, at_step: Option<u64> },
+    /// Nothing gets through between the gateway and a node, in one direction or both.
+    Cut { there: bool, back: bool },
+    /// Open connections between the gateway and a node break.
+    Reset,
+    /// Open connections carry nothing any more in one direction.
+    Silence { there: bool },
+    /// One message is held on the wire, then delivered late or destroyed.
+    Hold { prefix: &'static str, there: bool, reset: bool },
+    /// Connections of clients break.
+    ClientsReset,
+}
+
+impl Fleet {
+    /// Makes trouble, one at a time or several at once, for as long as it is polled.
+    pub async fn chaos(&self) {
+        tokio::join!(self.troubles(), self.troubles());
+    }
+
+    async fn troubles(&self) {
+        loop {
+            let pause = self.world.draw(|rng| rng.below(6000));
+            sleep(Duration::from_millis(pause)).await;
+            self.trouble().await;
+        }
+    }
+
+    async fn trouble(&self) {
+        let (node, trouble, lasts_ms) = self.world.draw(|rng| {
+            let node = *rng.pick(&NODES);
+            let long = rng.one_in(5);
+            let lasts_ms = rng.below(if long { 70_000 } else { 8000 });
+            let trouble = match rng.below(12) {
+                0 => Trouble::NodeFalls(if rng.one_in(2) { Fall::Process } else { Fall::Power }),
+                1 | 2 => Trouble::NodeFallsAtStep(1 + rng.below(150)),
+                3 | 4 => Trouble::GatewayFalls {
+                    loses_database: rng.one_in(3),
+                    at_step: rng.one_in(2).then(|| 1 + rng.below(150)),
+                },
+                5 | 6 => {
+                    let there = rng.one_in(2);
+                    Trouble::Cut { there, back: !there || rng.one_in(3) }
+                }
+                7 => Trouble::Reset,
+                8 => Trouble::Silence { there: rng.one_in(2) },
+                9 | 10 => {
+                    let there = !rng.one_in(3);
+                    let prefixes = ["POST /acquireSpace", "POST /destroySpace", "POST /lookup", "POST /"];
+                    let prefix = if there { *rng.pick(&prefixes) } else { "HTTP/1.1 200" };
+                    Trouble::Hold { prefix, there, reset: rng.one_in(3) }
+                }
+                _ => Trouble::ClientsReset,
+            };
+            (node, trouble, lasts_ms)
+        });
+        let lasts = Duration::from_millis(lasts_ms);
+        let world = &self.world;
+        world.note(&format!("TROUBLE {node} {trouble:?} for {lasts_ms} ms"));
+        match trouble {
+            Trouble::NodeFalls(fall) => self.bounce(node, fall, lasts).await,
+            Trouble::NodeFallsAtStep(k) => self.bounce_at(node, k, lasts).await,
+            Trouble::GatewayFalls { loses_database, at_step } => {
+                match at_step {
+                    Some(k) => {
+                        world.crash_at(GATEWAY, Some(k), Fall::Process);
+                        sleep(Duration::from_secs(2)).await;
+                        world.crash_at(GATEWAY, None, Fall::Process);
+                        if world.is_up(GATEWAY) {
+                            return;
+                        }
+                    }
+                    None => world.crash(GATEWAY, Fall::Process),
+                }
+                if loses_database {
+                    world.note("g LOSES ITS DATABASE");
+                    self.gateway_disk.wipe();
+                }
+                self.restart(GATEWAY, lasts.min(Duration::from_secs(10))).await;
+            }
+            Trouble::Cut { there, back } => {
+                if there {
+                    world.cut(GATEWAY, node);
+                }
+                if back {
+                    world.cut(node, GATEWAY);
+                }
+                sleep(lasts).await;
+                world.heal(GATEWAY, node);
+            }
+            Trouble::Reset => world.reset(GATEWAY, node),
+            Trouble::Silence { there: true } => world.silence(GATEWAY, node),
+            Trouble::Silence { there: false } => world.silence(node, GATEWAY),
+            Trouble::Hold { prefix, there, reset } => {
+                let held =
+                    if there { world.hold(GATEWAY, node, prefix) } else { world.hold(node, GATEWAY, prefix) };
+                held.arrived().await;
+                sleep(lasts).await;
+                if reset { held.reset() } else { held.release() }
+            }
+            Trouble::ClientsReset => {
+                for client in super::CLIENTS {
+                    world.reset(client, GATEWAY);
+                }
+            }
+        }
+    }
+
+    async fn bounce(&self, host: &str, fall: Fall, down: Duration) {
+        self.world.crash(host, fall);
+        if let (Fall::Power, Some(node)) = (fall, self.nodes.get(host)) {
+            node.machine.reboot();
+        }
+        self.restart(host, down).await;
+    }
+
+    async fn bounce_at(&self, host: &str, k: u64, down: Duration) {
+        self.world.crash_at(host, Some(k), Fall::Process);
+        sleep(Duration::from_secs(2)).await;
+        self.world.crash_at(host, None, Fall::Process);
+        if !self.world.is_up(host) {
+            self.restart(host, down).await;
+        }
+    }
+
+    /// Another trouble may have it in hand already.
+    async fn restart(&self, host: &str, down: Duration) {
+        sleep(down).await;
+        if !self.world.is_up(host) {
+            self.world.restart(host, Duration::ZERO).await;
+        }
+    }
+
+    /// Ends every trouble.
+    pub async fn repair(&self) {
+        self.world.note("REPAIRED");
+        self.world.release_all();
+        self.world.heal_all();
+        for host in NODES.into_iter().chain([GATEWAY]) {
+            self.world.crash_at(host, None, Fall::Process);
+            if !self.world.is_up(host) {
+                self.world.restart(host, Duration::ZERO).await;
+            }
+        }
+    }
+}

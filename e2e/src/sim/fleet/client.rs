@@ -1,0 +1,150 @@
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use drowse_shared::{
+    api::spaces::Acquired,
+    http::{HttpClient, client, why},
+    seams::Env,
+};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use super::{Fleet, laws::Answer};
+
+/// Longer than any deadline of the fleet: who waits this long is told something.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Largest answer that is read.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// Somebody who uses the fleet from a host of their own.
+pub struct Client {
+    fleet: Fleet,
+    me: String,
+    env: Env,
+    http: HttpClient<Body>,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone)]
+pub enum Ended {
+    /// An answer.
+    Told(Answer),
+    /// The connection broke.
+    Broke(String),
+    /// The caller left.
+    Left,
+}
+
+impl Client {
+    /// On the host `me`, whose seams are `env`.
+    pub fn new(fleet: &Fleet, me: &str, env: &Env) -> Self {
+        Self { fleet: fleet.clone(), me: me.to_owned(), env: env.clone(), http: client(env) }
+    }
+
+    /// One verb about one name. A caller without patience leaves.
+    pub async fn call(
+        &self,
+        verb: &'static str,
+        name: &str,
+        body: &Value,
+        patience: Option<Duration>,
+    ) -> Ended {
+        let (world, laws) = (&self.fleet.world, &self.fleet.laws);
+        let wish = laws.asks(verb, name);
+        let gateway = world.life_of(super::GATEWAY);
+        let ended = match timeout(patience.unwrap_or(PATIENCE), self.send(verb, body)).await {
+            Ok(Ok(answer)) => Ended::Told(answer),
+            Ok(Err(broke)) => Ended::Broke(broke),
+            Err(_) => Ended::Left,
+        };
+        let brief = match &ended {
+            Ended::Told(answer) => format!("{} {}", answer.status, brief(&answer.body)),
+            Ended::Broke(why) => format!("broke: {why}"),
+            Ended::Left => "left".to_owned(),
+        };
+        world.note(&format!("{}: {verb} {name} -> {brief}", self.me));
+        match &ended {
+            Ended::Told(answer) => laws.told(wish, answer),
+            Ended::Left if patience.is_none() && world.life_of(super::GATEWAY) == gateway => {
+                world.fail(&format!("law 6: {}: {verb} {name} got no answer in {PATIENCE:?}", self.me));
+            }
+            _ => {}
+        }
+        ended
+    }
+
+    async fn send(&self, verb: &str, body: &Value) -> Result<Answer, String> {
+        let request = http::Request::post(format!("http://{}/{verb}", super::GATEWAY_ADDRESS))
+            .header(http::header::AUTHORIZATION, self.fleet.token.bearer())
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(Body::from(body.to_string()))
+            .map_err(|error| error.to_string())?;
+        let response = self.http.request(request).await.map_err(|error| why(&error))?;
+        let status = response.status().as_u16();
+        let says_when = response.headers().contains_key(http::header::RETRY_AFTER);
+        let body = Body::new(response.into_body());
+        let bytes = to_bytes(body, ANSWER_BYTES_MAX).await.map_err(|error| why(&error))?;
+        let body = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
+        Ok(Answer { status, says_when, body })
+    }
+
+    /// Uses names as people do, and leaves early now and then.
+    pub async fn live(&self, verbs: u64, names: &[&str]) {
+        for _ in 0..verbs {
+            let (pause, name, dice, leaves) = self.fleet.world.draw(|rng| {
+                let leaves = rng.one_in(4).then(|| Duration::from_millis(rng.below(1500)));
+                (rng.below(2500), (*rng.pick(names)).to_owned(), rng.below(100), leaves)
+            });
+            sleep(Duration::from_millis(pause)).await;
+            let one = json!({ "name": name });
+            let (verb, body) = match dice {
+                0..45 => ("acquireSpace", one),
+                45..65 => ("execCommand", json!({ "name": name, "command": "true" })),
+                65..79 => ("destroySpace", one),
+                79..87 => ("getSpace", one),
+                87..90 => ("freezeSpace", one),
+                90..93 => ("stopSpace", one),
+                93..96 => ("wakeSpace", one),
+                _ => ("listSpaces", json!({})),
+            };
+            self.call(verb, &name, &body, leaves).await;
+        }
+    }
+
+    /// Acquires a name once nothing is broken any more. Law 6: that works, soon.
+    pub async fn insist(&self, name: &str, within: Duration) -> Option<Acquired> {
+        let start = self.fleet.world.elapsed();
+        let mut last = None;
+        while self.fleet.world.elapsed() - start < within {
+            let ended = self.call("acquireSpace", name, &json!({ "name": name }), None).await;
+            if let Ended::Told(Answer { status: 200, body, .. }) = &ended {
+                return serde_json::from_value(body.clone()).ok();
+            }
+            last = Some(ended);
+            let pause = self.env.random_u64() % 1000;
+            sleep(Duration::from_millis(500 + pause)).await;
+        }
+        self.fleet
+            .world
+            .fail(&format!("law 6: {name} cannot be acquired {within:?} after the last fault: {last:?}"));
+        None
+    }
+}
+
+/// An answer in a few words.
+fn brief(body: &Value) -> String {
+    let text = |key: &str| body.get(key).and_then(Value::as_str).map(str::to_owned);
+    if let (Some(code), Some(message)) = (text("code"), text("message")) {
+        return format!("{code}: {message}");
+    }
+    let space = body.get("space").unwrap_or(body);
+    let mut out = Vec::new();
+    for key in ["id", "node", "state"] {
+        out.extend(space.get(key).and_then(Value::as_str).map(str::to_owned));
+    }
+    for key in ["created", "destroyed", "resumed", "exitCode"] {
+        out.extend(body.get(key).map(|value| format!("{key}={value}")));
+    }
+    out.join(" ")
+}

@@ -1,0 +1,138 @@
+use std::{io, sync::Arc, time::Duration};
+
+use drowse_node::executor::{Capabilities, Card, Executor, Found, Result, Stats, Vitality};
+use drowse_shared::{
+    api::spaces::Template,
+    id::SpaceId,
+    seams::{BoxFuture, BoxIo},
+};
+use tokio::time::sleep;
+
+use super::Laws;
+use crate::sim::{World, world::Pulse};
+
+/// A life's way to its machine that takes time, can be its last, and is seen by the laws.
+pub(super) struct Witness {
+    pub(super) inner: Arc<dyn Executor>,
+    pub(super) world: World,
+    pub(super) laws: Laws,
+    pub(super) pulse: Pulse,
+    pub(super) host: &'static str,
+}
+
+impl Witness {
+    /// A call begins: it takes its time, and its effect may never come.
+    async fn begin(&self, what: &'static str) {
+        let ms = self.world.draw(|rng| if rng.one_in(25) { rng.below(3000) } else { rng.below(20) });
+        sleep(Duration::from_millis(ms)).await;
+        self.pulse.beat(what).await;
+    }
+
+    /// The effect was had; the caller may never hear of it.
+    async fn end<T>(&self, what: &'static str, outcome: Result<T>) -> Result<T> {
+        self.pulse.beat(what).await;
+        outcome
+    }
+}
+
+impl Executor for Witness {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn template(&self, name: &str) -> BoxFuture<'_, Result<Option<Template>>> {
+        self.inner.template(name)
+    }
+
+    fn create(&self, card: Card) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.begin("create").await;
+            let (id, name) = (card.id, card.name.clone());
+            let made = self.inner.create(card).await;
+            if made.is_ok() {
+                self.laws.born(self.host, id, name.as_str());
+            }
+            self.end("created", made).await
+        })
+    }
+
+    fn write_card(&self, card: Card) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.begin("write card").await;
+            let written = self.inner.write_card(card).await;
+            self.end("card written", written).await
+        })
+    }
+
+    fn start(&self, card: Card) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.begin("start").await;
+            let started = self.inner.start(card).await;
+            self.end("started", started).await
+        })
+    }
+
+    fn freeze(&self, id: SpaceId) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.begin("freeze").await;
+            let frozen = self.inner.freeze(id).await;
+            self.end("frozen", frozen).await
+        })
+    }
+
+    fn thaw(&self, id: SpaceId) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.begin("thaw").await;
+            let thawed = self.inner.thaw(id).await;
+            self.end("thawed", thawed).await
+        })
+    }
+
+    fn stop(&self, id: SpaceId, grace: Duration) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.begin("stop").await;
+            let stopped = self.inner.stop(id, grace).await;
+            self.end("stopped", stopped).await
+        })
+    }
+
+    fn destroy(&self, id: SpaceId) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.begin("destroy").await;
+            let removed = self.inner.destroy(id).await;
+            if removed.is_ok() {
+                self.laws.gone(self.host, id);
+            }
+            self.end("destroyed", removed).await
+        })
+    }
+
+    fn stats(&self, id: SpaceId) -> BoxFuture<'_, Result<Stats>> {
+        self.inner.stats(id)
+    }
+
+    fn vitality(&self, id: SpaceId) -> BoxFuture<'_, Result<Vitality>> {
+        self.inner.vitality(id)
+    }
+
+    fn agent(&self, id: SpaceId) -> BoxFuture<'_, io::Result<BoxIo>> {
+        Box::pin(async move {
+            let reached = self.inner.agent(id).await;
+            if reached.is_ok() {
+                self.laws.reached(self.host, id);
+            }
+            reached
+        })
+    }
+
+    fn dial(&self, id: SpaceId, port: u16) -> BoxFuture<'_, io::Result<BoxIo>> {
+        self.inner.dial(id, port)
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Found>>> {
+        Box::pin(async move {
+            self.begin("list").await;
+            self.inner.list().await
+        })
+    }
+}
