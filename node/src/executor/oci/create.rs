@@ -1,0 +1,71 @@
+use std::{io, sync::Arc};
+
+use drowse_shared::id::SpaceId;
+
+use super::{
+    super::{Card, Error, Result},
+    disk::{self, failed},
+    host::Host,
+    paths::names_in,
+    stop, templates,
+};
+
+/// Makes the disk: image, file system with its seed, card last. A directory without a card is half made.
+pub(super) async fn create(host: &Arc<Host>, card: Card) -> Result<()> {
+    let (id, size_bytes) = (card.id, card.spec.disk_bytes);
+    // A create that was cut may have got further than its record.
+    stop::stop(host, id, None).await?;
+    let within = host.deadlines.start;
+    let (disk, body) = (host.paths.disk(id), host.paths.body(id));
+    let seed = body.dir.join("seed");
+    let (seeded, seeding, laid) = (seed.clone(), card.clone(), disk.clone());
+    let prepare = move |host: &Host| {
+        let digest = &seeding.template.digest;
+        let rootfs = templates::rootfs(&host.paths.templates, digest)
+            .ok_or_else(|| Error::TemplateMissing { digest: digest.clone() })?;
+        disk::seed(&seeded, &seeding, &rootfs).map_err(failed("lay out the seed", &seeded))?;
+        disk::allocate(&laid, size_bytes).map_err(failed("make the image", &laid.dir))
+    };
+    host.kernel(id, "make the image", within, prepare).await?;
+    let made = disk::format(&disk, &seed, size_bytes, &body.dir.join("mkfs.log"), within).await;
+    let finish = move |host: &Host| {
+        // Best effort: what is left in the run directory is cleaned up by the next start too.
+        let _ = std::fs::remove_dir_all(&host.paths.body(id).dir);
+        made?;
+        disk::sync_image(&disk).map_err(failed("sync the image", &disk.dir))?;
+        disk::write_card(&disk, &card).map_err(failed("write the card", &disk.dir))?;
+        disk::sync_dir(&host.paths.spaces()).map_err(failed("sync the directory", &disk.dir))
+    };
+    host.kernel(id, "finish the disk", within, finish).await
+}
+
+/// Removes everything of a space.
+pub(super) async fn destroy(host: &Arc<Host>, id: SpaceId) -> Result<()> {
+    stop::stop(host, id, None).await?;
+    host.kernel(id, "remove the disk", host.deadlines.start, move |host| {
+        let (disk, trash) = (host.paths.disk(id), host.paths.trash(id));
+        let remove = || -> io::Result<()> {
+            remove_all(&trash)?;
+            match std::fs::rename(&disk.dir, &trash) {
+                // From here on it is no space any more, wherever this is cut.
+                Ok(()) => disk::sync_dir(&host.paths.spaces())?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            remove_all(&trash)
+        };
+        remove().map_err(failed("remove the disk", &disk.dir))
+    })
+    .await
+}
+
+fn remove_all(dir: &camino::Utf8Path) -> io::Result<()> {
+    // The card first: a half-removed directory must never pass for a whole one.
+    for name in names_in(dir)?.into_iter().rev() {
+        std::fs::remove_file(dir.join(name))?;
+    }
+    match std::fs::remove_dir(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

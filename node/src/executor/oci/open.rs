@@ -1,0 +1,257 @@
+use std::{fs::Permissions, io, os::fd::AsFd, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use drowse_shared::seams::Env;
+use rustix::{mount::FsOpenFlags, process::Resource};
+use tokio::time::Instant;
+
+use super::{
+    OciConfig,
+    cgroup::Cgroups,
+    find,
+    host::{Host, Parts},
+    instance, mounts,
+    paths::Paths,
+    runtime::{self, Runtime},
+    stop,
+    userns::{self, MapCache},
+};
+
+/// The longest a Unix socket's path may be, with its end.
+const SOCKET_PATH_BYTES_MAX: usize = 108;
+/// What comes after the run directory in a socket's path.
+const SOCKET_PATH_TAIL_BYTES: usize = "/15/0190f0c2a4b87c3d9e0f112233445566/sock/agent".len() + 1;
+/// How long half-made bodies of an earlier life may hold up the boot.
+const SWEEP: Duration = Duration::from_secs(20);
+
+/// Why the executor cannot work on this machine.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not root.
+    #[error("containers, mounts and cgroups need root; run the node as root")]
+    NotRoot,
+    /// A program is missing or broken.
+    #[error("cannot run {program}: install {package}{hint}")]
+    Program {
+        /// Which.
+        program: Utf8PathBuf,
+        /// Where it comes from.
+        package: &'static str,
+        /// Which setting names it.
+        hint: &'static str,
+        /// Why.
+        #[source]
+        source: super::super::Error,
+    },
+    /// Controllers are missing.
+    #[error(
+        "the cgroup controllers {0} are not available; enable them on the kernel command line or in the slice"
+    )]
+    Controllers(String),
+    /// The kernel or a file system lacks something.
+    #[error("{what}")]
+    Kernel {
+        /// What is lacking, and what to do.
+        what: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A path cannot serve.
+    #[error("{path} cannot be used: {why}")]
+    Path {
+        /// Which.
+        path: Utf8PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// A file could not be used.
+    #[error("cannot {what} {path}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// On which file.
+        path: Utf8PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// No instance number.
+    #[error("no instance number")]
+    Instance(#[from] instance::Error),
+    /// What exists could not be listed.
+    #[error("cannot see what exists")]
+    Look(#[source] super::super::Error),
+}
+
+fn io_at(what: &'static str, path: &Utf8Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Io { what, path, source }
+}
+
+/// Checks the machine and opens the executor on it.
+pub(super) async fn open(env: Env, config: OciConfig) -> Result<Arc<Host>, Error> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Error::NotRoot);
+    }
+    let (deadlines, program) = (config.deadlines, config.runtime.clone());
+    let prepare = env.blocking("open the executor", {
+        let env = env.clone();
+        move || prepare(env, config)
+    });
+    let failed =
+        || Error::Kernel { what: "the executor's own thread failed".into(), source: io::Error::other("") };
+    let parts = prepare.await.unwrap_or_else(|| Err(failed()))?;
+    let log = parts.paths.run.join("check.log");
+    let runtime =
+        |source| Error::Program { program, package: "runc", hint: ", or set DROWSE_RUNTIME", source };
+    parts
+        .runtime
+        .call("answer --version", &["--version"], &log, Vec::new(), deadlines.command)
+        .await
+        .map_err(runtime)?;
+    let mkfs =
+        |source| Error::Program { program: "mkfs.ext4".into(), package: "e2fsprogs", hint: "", source };
+    runtime::run("answer -V", "mkfs.ext4", &["-V"], &log, Vec::new(), deadlines.command)
+        .await
+        .map_err(mkfs)?;
+    let host = Arc::new(Host::new(parts));
+    sweep(&host).await?;
+    Ok(host)
+}
+
+fn prepare(env: Env, config: OciConfig) -> Result<Parts, Error> {
+    let OciConfig { runtime, state, run, templates, agent, cgroup_parent, ledger_id, deadlines } = config;
+    check_run_path(&run)?;
+    let state = absolute(&state)?;
+    let templates = absolute(&templates)?;
+    let cgroups = Cgroups::find(String::new()).map_err(io_at("find", "/sys/fs/cgroup".into()))?;
+    let missing = cgroups.missing();
+    if !missing.is_empty() {
+        return Err(Error::Controllers(missing.join(", ")));
+    }
+    make_dir(&run, 0o711)?;
+    let instance = instance::take(&run, &cgroup_parent, ledger_id)?;
+    let number = instance.number;
+    let paths = Paths { run: run.join(number.to_string()), state, templates };
+    make_dir(&paths.run, 0o711)?;
+    make_dir(&paths.runtime(), 0o700)?;
+    make_dir(&paths.spaces(), 0o700)?;
+    make_dir(&paths.agents(), 0o711)?;
+    check_crossing(&paths.run)?;
+    if !paths.templates.exists() {
+        make_dir(&paths.templates, 0o755)?;
+    }
+    let maps = MapCache::default();
+    check_kernel(&paths, &maps, number)?;
+    let agent = install(&paths.agents(), &agent)?;
+    let cgroups =
+        Cgroups::find(format!("{cgroup_parent}/{number}")).map_err(io_at("find", "/sys/fs/cgroup".into()))?;
+    let runtime = Runtime { program: runtime, root: paths.runtime() };
+    let open_files = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    Ok(Parts { env, paths, cgroups, runtime, instance, maps, agent, deadlines, open_files })
+}
+
+/// The run directory is part of socket paths and overlay options.
+fn check_run_path(run: &Utf8Path) -> Result<(), Error> {
+    let refuse = |why: &str| Err(Error::Path { path: run.to_owned(), why: why.to_owned() });
+    if !run.is_absolute() {
+        return refuse("it must be absolute");
+    }
+    if run.as_str().len() + SOCKET_PATH_TAIL_BYTES > SOCKET_PATH_BYTES_MAX {
+        return refuse("it is too long for the sockets below it; choose a shorter run directory");
+    }
+    if run.as_str().contains([',', ':', '\\']) {
+        return refuse("it must not contain a comma, colon or backslash");
+    }
+    Ok(())
+}
+
+fn absolute(path: &Utf8Path) -> Result<Utf8PathBuf, Error> {
+    camino::absolute_utf8(path).map_err(io_at("resolve", path))
+}
+
+fn make_dir(dir: &Utf8Path, mode: u32) -> Result<(), Error> {
+    let make = || -> io::Result<()> {
+        std::fs::create_dir_all(dir)?;
+        std::fs::set_permissions(dir, Permissions::from_mode(mode))
+    };
+    make().map_err(io_at("make the directory", dir))
+}
+
+/// The container's first process looks its root up as a user who is nobody on the host.
+fn check_crossing(run: &Utf8Path) -> Result<(), Error> {
+    for dir in run.ancestors() {
+        let mode = std::fs::metadata(dir).map_err(io_at("look at", dir))?.permissions().mode();
+        if mode & 0o001 == 0 {
+            let why =
+                "the users of spaces cannot cross it; chmod o+x, or choose another run directory".to_owned();
+            return Err(Error::Path { path: dir.to_owned(), why });
+        }
+    }
+    Ok(())
+}
+
+fn check_kernel(paths: &Paths, maps: &MapCache, number: u32) -> Result<(), Error> {
+    let lacks = |what: String| move |source| Error::Kernel { what, source };
+    let map = maps
+        .of(userns::base(number, 0))
+        .map_err(lacks("the kernel makes no user namespaces; set user.max_user_namespaces above 0".into()))?;
+    mounts::can_map(&paths.templates, map.as_fd()).map_err(lacks(format!(
+        "the file system of {} cannot be mounted with mapped owners; use ext4, xfs or btrfs on Linux 5.19 or later",
+        paths.templates
+    )))?;
+    rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).map_err(|error| {
+        lacks("the kernel has no overlayfs; load the overlay module".into())(error.into())
+    })?;
+    std::fs::metadata("/dev/loop-control")
+        .map_err(lacks("there are no loop devices; load the loop module".into()))?;
+    Ok(())
+}
+
+/// Puts the agent where every space can execute and no space can read it: it is then never dumpable inside.
+fn install(agents: &Utf8Path, binary: &Utf8Path) -> Result<Utf8PathBuf, Error> {
+    let bytes = std::fs::read(binary).map_err(io_at("read the agent", binary))?;
+    let digest = blake3::hash(&bytes).to_hex();
+    let version = agents.join(&digest[..16]);
+    let installed = version.join("drowse-agent");
+    if !installed.is_file() {
+        make_dir(&version, 0o711)?;
+        let temporary = version.join("new");
+        let write = || -> io::Result<()> {
+            std::fs::write(&temporary, &bytes)?;
+            std::fs::set_permissions(&temporary, Permissions::from_mode(0o711))?;
+            std::fs::rename(&temporary, &installed)
+        };
+        write().map_err(io_at("install the agent", &installed))?;
+    }
+    Ok(Utf8PathBuf::from(&digest[..16]).join("drowse-agent"))
+}
+
+/// Notes the leases of bodies that go on, and ends those that never came to answer.
+async fn sweep(host: &Arc<Host>) -> Result<(), Error> {
+    let look = |host: &Host| {
+        let mut half_made = Vec::new();
+        for id in find::bodies(host)? {
+            let body = host.paths.body(id);
+            let range = std::fs::read_to_string(body.range()).ok().and_then(|text| text.parse().ok());
+            if let Some(range) = range {
+                host.ranges.note(range, id);
+            }
+            if !body.started().exists() {
+                half_made.push(id);
+            }
+        }
+        Ok(half_made)
+    };
+    let half_made = host.look("list what exists", look).await.map_err(Error::Look)?;
+    let deadline = Instant::now() + SWEEP;
+    for id in half_made {
+        match tokio::time::timeout_at(deadline, stop::stop(host, id, None)).await {
+            Ok(Ok(())) => tracing::info!(%id, "ended a half-made body"),
+            Ok(Err(error)) => tracing::warn!(%id, %error, "a half-made body is left for its next start"),
+            Err(_) => tracing::warn!(%id, "a half-made body is left for its next start: no time"),
+        }
+    }
+    Ok(())
+}

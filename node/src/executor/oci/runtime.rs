@@ -1,0 +1,122 @@
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    os::fd::{AsRawFd, OwnedFd},
+    process::Stdio,
+    time::Duration,
+};
+
+use camino::{Utf8Path, Utf8PathBuf};
+use tokio::process::Command;
+
+use super::super::{Error, Result};
+
+/// Programs run with this and nothing else from the daemon's environment, which holds secrets.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// How much of a program's last words an error repeats.
+const LAST_WORDS_BYTES: u64 = 600;
+/// A killed program is waited for this long.
+const REAP: Duration = Duration::from_secs(1);
+/// Descriptors that are handed on are first moved above those numbers they will take.
+const ABOVE: i32 = 64;
+
+/// The OCI runtime.
+#[derive(Debug)]
+pub(super) struct Runtime {
+    /// The program, or a wrapper around it.
+    pub(super) program: Utf8PathBuf,
+    /// Where it keeps its records.
+    pub(super) root: Utf8PathBuf,
+}
+
+impl Runtime {
+    /// Runs one of its commands to its end.
+    pub(super) async fn call(
+        &self,
+        what: &'static str,
+        args: &[&str],
+        log: &Utf8Path,
+        fds: Vec<OwnedFd>,
+        within: Duration,
+    ) -> Result<()> {
+        let mut all = vec!["--root", self.root.as_str()];
+        all.extend(args);
+        run(what, self.program.as_str(), &all, log, fds, within).await
+    }
+}
+
+/// Runs a program to its end, or kills it and all it started in its process group at the deadline.
+///
+/// Its output goes to a file: a container keeps what it inherits, and a pipe would never see its end. `fds` become its
+/// descriptors 3, 4, and so on.
+pub(super) async fn run(
+    what: &'static str,
+    program: &str,
+    args: &[&str],
+    log: &Utf8Path,
+    fds: Vec<OwnedFd>,
+    within: Duration,
+) -> Result<()> {
+    let io_error = |source| Error::Io { what, path: program.into(), source };
+    let output =
+        File::create(log).map_err(|source| Error::Io { what: "create", path: log.into(), source })?;
+    let errors = output.try_clone().map_err(io_error)?;
+    let mut command = Command::new(program);
+    command.args(args).env_clear().env("PATH", PATH).stdin(Stdio::null()).stdout(output).stderr(errors);
+    command.process_group(0).kill_on_drop(true);
+    if !fds.is_empty() {
+        hand_on(&mut command, &fds).map_err(io_error)?;
+    }
+    let mut child = command.spawn().map_err(io_error)?;
+    // Only the program has them from here on.
+    drop((command, fds));
+    let group = child.id().and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed()));
+    match tokio::time::timeout(within, child.wait()).await {
+        Ok(Ok(status)) if status.success() => Ok(()),
+        Ok(Ok(status)) => {
+            let words = last_words(log);
+            let says = if words.is_empty() { status.to_string() } else { words };
+            Err(Error::Runtime { what, says })
+        }
+        Ok(Err(source)) => Err(io_error(source)),
+        Err(_) => {
+            // The leader is not waited for yet, so the group is still ours.
+            if let Some(group) = group {
+                let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+            }
+            let _ = tokio::time::timeout(REAP, child.wait()).await;
+            Err(Error::Timeout { what, after: within })
+        }
+    }
+}
+
+/// Makes `fds` the descriptors 3 and up of the program.
+fn hand_on(command: &mut Command, fds: &[OwnedFd]) -> io::Result<()> {
+    let lift = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, ABOVE);
+    let high = fds.iter().map(lift).collect::<rustix::io::Result<Vec<_>>>()?;
+    #[expect(unsafe_code, reason = "std has no other way to hand descriptors on")]
+    // SAFETY: between fork and exec the closure only calls dup2, which is async-signal-safe; it allocates nothing.
+    unsafe {
+        command.pre_exec(move || {
+            for (to, from) in (3..).zip(&high) {
+                if libc::dup2(from.as_raw_fd(), to) < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        });
+    }
+    Ok(())
+}
+
+fn last_words(log: &Utf8Path) -> String {
+    let read = || -> io::Result<String> {
+        let mut file = File::open(log)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(LAST_WORDS_BYTES)))?;
+        let mut bytes = Vec::new();
+        file.take(LAST_WORDS_BYTES).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
+    };
+    read().unwrap_or_default()
+}

@@ -1,0 +1,173 @@
+use std::{
+    fs::Permissions,
+    io,
+    os::{
+        fd::OwnedFd,
+        unix::{fs::PermissionsExt, net::UnixListener},
+    },
+    sync::Arc,
+};
+
+use camino::Utf8Path;
+use drowse_shared::id::SpaceId;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+    time::Instant,
+};
+
+use super::{
+    super::{Card, Error, Result, Vitality},
+    bundle::Bundle,
+    disk::failed,
+    host::Host,
+    mounts, stop, templates,
+    userns::{self, RANGES},
+};
+
+/// Starts a stopped body; ends when the agent has answered.
+pub(super) async fn start(host: &Arc<Host>, card: Card) -> Result<()> {
+    let id = card.id;
+    let look = move |host: &Host| Ok((host.vitality(id)?, host.has_body(id)?));
+    let (vitality, leftovers) = host.look("look at the space", look).await?;
+    match vitality {
+        Vitality::Running => return Ok(()),
+        Vitality::Frozen => return Err(Error::Vitality { id, vitality }),
+        Vitality::Stopped => {}
+    }
+    if leftovers {
+        stop::stop(host, id, None).await?;
+    }
+    let started = begin(host, card).await;
+    if started.is_err()
+        && let Err(error) = stop::stop(host, id, None).await
+    {
+        tracing::warn!(%id, %error, "what a failed start left could not be cleaned up yet");
+    }
+    started
+}
+
+async fn begin(host: &Arc<Host>, card: Card) -> Result<()> {
+    let (id, deadlines) = (card.id, host.deadlines);
+    let range = host.ranges.lease(id).ok_or(Error::NoRange(RANGES))?;
+    let body = host.paths.body(id);
+    let begun = Instant::now();
+    let fds =
+        host.kernel(id, "prepare the body", deadlines.start, move |host| prepare(host, &card, range)).await?;
+    let prepared = begun.elapsed();
+    let (count, name) = (fds.len().to_string(), id.to_string());
+    let (bundle, pid) = (body.bundle(), body.pid());
+    let create =
+        ["create", "--bundle", bundle.as_str(), "--pid-file", pid.as_str(), "--preserve-fds", &count, &name];
+    host.runtime.call("create the container", &create, &body.log(), fds, deadlines.start).await?;
+    let created = begun.elapsed();
+    host.kernel(id, "move the agent", deadlines.command, move |host| settle(host, id)).await?;
+    let moved = begun.elapsed();
+    let log = body.bundle().join("start.log");
+    host.runtime.call("start the container", &["start", &name], &log, Vec::new(), deadlines.start).await?;
+    let launched = begun.elapsed();
+    match tokio::time::timeout(deadlines.agent, answers(&body.socket())).await {
+        Ok(Ok(())) => {}
+        Ok(Err(source)) => {
+            return Err(Error::Io { what: "the agent's first answer", path: body.socket(), source });
+        }
+        Err(_) => return Err(Error::Timeout { what: "the agent's first answer", after: deadlines.agent }),
+    }
+    let mark = body.started();
+    host.kernel(id, "mark the body", deadlines.command, move |_| {
+        std::fs::write(&mark, "").map_err(failed("mark the body", &mark))
+    })
+    .await?;
+    tracing::debug!(%id, ?prepared, ?created, ?moved, ?launched, answered = ?begun.elapsed(), "started");
+    Ok(())
+}
+
+/// Mounts, bundle, cgroups and socket. Answers what the first process inherits: the listener, then the cgroup files.
+fn prepare(host: &Host, card: &Card, range: u32) -> Result<Vec<OwnedFd>> {
+    let id = card.id;
+    let digest = &card.template.digest;
+    let rootfs = templates::rootfs(&host.paths.templates, digest)
+        .ok_or_else(|| Error::TemplateMissing { digest: digest.clone() })?;
+    let image = host.paths.disk(id).image();
+    if !image.is_file() {
+        return Err(Error::DiskMissing { id });
+    }
+    let body = host.paths.body(id);
+    make_dir(&body.dir, 0o711).map_err(failed("make the body", &body.dir))?;
+    // Before anything runs under the range: it stays leased until this directory is gone.
+    std::fs::write(body.range(), range.to_string()).map_err(failed("lease the range", &body.range()))?;
+    for target in body.mounts() {
+        make_dir(&target, 0o711).map_err(failed("make the mount point", &target))?;
+    }
+    let base = userns::base(host.instance.number, range);
+    let map = host.maps.of(base).map_err(failed("make the id map", &body.dir))?;
+    let map = std::os::fd::AsFd::as_fd(&*map);
+    let device = mounts::attach(&image).map_err(failed("bind a loop device", &image))?;
+    mounts::ext4(&device, &body.disk(), map).map_err(failed("mount the disk", &image))?;
+    mounts::template(&rootfs, &body.lower(), map).map_err(failed("mount the template", &rootfs))?;
+    mounts::overlay(&body.lower(), &body.disk(), &body.merged())
+        .map_err(failed("mount the root", &body.merged()))?;
+    mounts::view(&host.paths.agents(), &body.agents()).map_err(failed("show the agent", &body.agents()))?;
+
+    host.cgroups.make(id, &card.spec).map_err(failed("make the cgroups", &body.dir))?;
+    let mut fds = vec![listen(host, id).map_err(failed("listen", &body.socket()))?];
+    let procs = host.cgroups.open_procs(id).map_err(failed("open the cgroups", &body.dir))?;
+    fds.extend(procs.into_iter().map(OwnedFd::from));
+
+    make_dir(&body.bundle(), 0o700).map_err(failed("make the bundle", &body.bundle()))?;
+    let bundle = Bundle {
+        card,
+        body: &body,
+        base,
+        work: host.cgroups.work_path(id),
+        agent: &host.agent,
+        procs: host.cgroups.count(),
+        open_files: host.open_files,
+        show_cgroup: host.cgroups.is_single(),
+    };
+    let config = body.bundle().join("config.json");
+    std::fs::write(&config, bundle.config().to_string()).map_err(failed("write the bundle", &config))?;
+    Ok(fds)
+}
+
+/// The socket in its host-only directory: nothing of it is mounted inside.
+fn listen(host: &Host, id: SpaceId) -> io::Result<OwnedFd> {
+    let body = host.paths.body(id);
+    make_dir(&body.socket_dir(), 0o700)?;
+    Ok(UnixListener::bind(body.socket())?.into())
+}
+
+/// After the container is made: pid 1 leaves the workload's cgroup, and the mounts are its alone.
+fn settle(host: &Host, id: SpaceId) -> Result<()> {
+    let body = host.paths.body(id);
+    let pid = host.first_pid(id).ok_or_else(|| Error::Runtime {
+        what: "create the container",
+        says: "it left no pid file".to_owned(),
+    })?;
+    host.cgroups.move_to_agent(id, pid).map_err(failed("move the agent", &body.dir))?;
+    for target in body.mounts() {
+        mounts::detach(&target).map_err(failed("detach", &target))?;
+    }
+    Ok(())
+}
+
+/// Asks the agent for its health. The socket listens already, so the answer comes when the agent does.
+async fn answers(socket: &Utf8Path) -> io::Result<()> {
+    let mut agent = UnixStream::connect(socket).await?;
+    agent.write_all(b"GET /health HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n").await?;
+    let mut head = [0; 12];
+    agent.read_exact(&mut head).await?;
+    if &head == b"HTTP/1.1 204" {
+        return Ok(());
+    }
+    let says = String::from_utf8_lossy(&head).into_owned();
+    Err(io::Error::new(io::ErrorKind::InvalidData, format!("it says {says:?}, not 204")))
+}
+
+/// Makes a directory, or takes the one that is there.
+fn make_dir(dir: &Utf8Path, mode: u32) -> io::Result<()> {
+    match std::fs::create_dir(dir) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => std::fs::set_permissions(dir, Permissions::from_mode(mode)),
+    }
+}

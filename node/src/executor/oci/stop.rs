@@ -1,0 +1,192 @@
+use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
+
+use drowse_shared::id::SpaceId;
+use rustix::process::{Signal, pidfd_send_signal};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    time::Instant,
+};
+
+use super::{
+    super::{Error, Result},
+    disk::failed,
+    host::{Host, hold},
+    mounts,
+    paths::Body,
+};
+
+/// Ends every process and removes all of a body but its disk. Without `grace` nobody is asked first.
+///
+/// Looks at what is there instead of trusting any record, so it also ends what a crash left half made.
+pub(super) async fn stop(host: &Arc<Host>, id: SpaceId, grace: Option<Duration>) -> Result<()> {
+    if !host.look("look at the space", move |host| host.has_body(id)).await? {
+        // The cgroups may be left, empty; and an image may still be on its way out of the kernel.
+        return host.kernel(id, "clean up", host.deadlines.command, move |host| sweep(host, id)).await;
+    }
+    end(host, id, grace).await?;
+    forget(host, id).await?;
+    host.kernel(id, "clean up", host.deadlines.command, move |host| sweep(host, id)).await
+}
+
+/// Ends the processes.
+async fn end(host: &Arc<Host>, id: SpaceId, grace: Option<Duration>) -> Result<()> {
+    let kill = host.deadlines.kill;
+    let at = move |host: &Host| host.paths.body(id).dir;
+    let find = move |host: &Host| {
+        // On a version 1 tree a suspended process dies only once it runs again.
+        thaw(host, id)?;
+        host.first_process(id).map_err(failed("find the first process", &at(host)))
+    };
+    if let Some((_, first)) = host.kernel(id, "find the first process", kill * 2, find).await? {
+        let first = watch(first).map_err(failed("watch the first process", &at(host)))?;
+        let asked = match grace {
+            Some(grace) => ask(&first, Signal::TERM) && ends(&first, grace).await,
+            None => false,
+        };
+        if !asked {
+            ask(&first, Signal::KILL);
+            // Its end takes the whole pid namespace with it.
+            if !ends(&first, kill).await {
+                return Err(Error::Timeout { what: "kill the space", after: kill });
+            }
+        }
+    }
+    // A container cut in its making may have no first process on record, only members of its cgroups.
+    host.kernel(id, "kill the space", kill * 2, move |host| {
+        let done = kill_all(host, id, kill).map_err(failed("kill the space", &at(host)))?;
+        if done { Ok(()) } else { Err(Error::Timeout { what: "kill the space", after: kill }) }
+    })
+    .await
+}
+
+fn thaw(host: &Host, id: SpaceId) -> Result<()> {
+    let dir = host.paths.body(id).dir;
+    let pids = host.cgroups.pids(id, "work").map_err(failed("read the cgroup", &dir))?;
+    if !pids.is_empty() {
+        host.cgroups.set_frozen(id, false, host.deadlines.freeze).map_err(failed("thaw the space", &dir))?;
+    }
+    Ok(())
+}
+
+fn watch(process: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    #[expect(unsafe_code, reason = "tokio cannot know that a descriptor stays what it is")]
+    // SAFETY: the value owns its descriptor, and nothing takes it out before the value is dropped.
+    let watched = unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) };
+    Ok(watched?)
+}
+
+/// Sends a signal; false when there is nobody to get it.
+fn ask(process: &AsyncFd<OwnedFd>, signal: Signal) -> bool {
+    pidfd_send_signal(process.get_ref(), signal).is_ok()
+}
+
+async fn ends(process: &AsyncFd<OwnedFd>, within: Duration) -> bool {
+    tokio::time::timeout(within, process.readable()).await.is_ok()
+}
+
+fn kill_all(host: &Host, id: SpaceId, within: Duration) -> io::Result<bool> {
+    let deadline = Instant::now() + within;
+    let mut pause = Duration::from_micros(200);
+    loop {
+        let pids = host.all_pids(id)?;
+        if pids.is_empty() {
+            return Ok(true);
+        }
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        for pid in pids {
+            // Held first and found in the cgroup again after: never somebody else's.
+            if let Some(held) = hold(pid)?
+                && host.all_pids(id)?.contains(&pid)
+            {
+                let _ = pidfd_send_signal(&held, Signal::KILL);
+            }
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(10));
+    }
+}
+
+/// Makes the runtime forget the container. Nothing of it lives any more.
+async fn forget(host: &Arc<Host>, id: SpaceId) -> Result<()> {
+    let name = id.to_string();
+    let record = host.paths.runtime().join(&name);
+    if !record.exists() {
+        return Ok(());
+    }
+    let log = host.paths.run.join(format!("{name}.log"));
+    let delete = |args: Vec<&'static str>| {
+        let (name, log) = (name.clone(), log.clone());
+        async move {
+            let mut all = args;
+            all.push(&name);
+            host.runtime.call("delete the container", &all, &log, Vec::new(), host.deadlines.command).await
+        }
+    };
+    let mut done = delete(vec!["delete"]).await;
+    if matches!(done, Err(Error::Runtime { .. })) {
+        done = delete(vec!["delete", "--force"]).await;
+    }
+    let _ = std::fs::remove_file(&log);
+    match done {
+        Err(Error::Runtime { what, says }) => {
+            tracing::warn!(%id, %says, "the runtime could not {what}; its record is removed");
+            host.kernel(id, "remove the record", host.deadlines.command, move |_| {
+                remove_all(&record).map_err(failed("remove the record", &record))
+            })
+            .await
+        }
+        other => other,
+    }
+}
+
+/// Removes mounts, cgroups and files, and waits until the kernel has let go of the image.
+fn sweep(host: &Host, id: SpaceId) -> Result<()> {
+    let (body, image) = (host.paths.body(id), host.paths.disk(id).image());
+    let within = host.deadlines.command / 2;
+    for target in body.mounts() {
+        mounts::detach(&target).map_err(failed("unmount", &target))?;
+    }
+    let removed =
+        wait_for(within, || host.cgroups.remove(id)).map_err(failed("remove the cgroups", &body.dir))?;
+    let released = wait_for(within, || mounts::is_released(&image)).map_err(failed("release", &image))?;
+    if !(removed && released) {
+        let what = if removed { "release the disk" } else { "remove the cgroups" };
+        return Err(Error::Timeout { what, after: within });
+    }
+    remove_files(&body).map_err(failed("remove the body", &body.dir))?;
+    host.ranges.free(id);
+    Ok(())
+}
+
+fn remove_files(body: &Body) -> io::Result<()> {
+    for target in body.mounts() {
+        // Fails on anything still mounted there, before anything in it can be touched.
+        match std::fs::remove_dir(&target) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    remove_all(&body.dir)
+}
+
+fn remove_all(dir: &camino::Utf8Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn wait_for(within: Duration, mut done: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
+    let deadline = Instant::now() + within;
+    let mut pause = Duration::from_micros(100);
+    while !done()? {
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(10));
+    }
+    Ok(true)
+}

@@ -1,0 +1,389 @@
+use std::{
+    fmt::Write as _,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    sync::Arc,
+    time::Duration,
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use camino::{Utf8Path, Utf8PathBuf};
+use drowse_node::executor::{
+    Card, Executor,
+    oci::{Deadlines, Oci, OciConfig},
+};
+use drowse_shared::{
+    api::spaces::{Metadata, Policy, Spec},
+    id::{Epoch, LedgerId, SpaceId},
+    seams::{BoxIo, Env},
+};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// One executor with directories and cgroups of its own.
+pub(crate) struct Machine {
+    pub(crate) oci: Oci,
+    config: OciConfig,
+    env: Env,
+    dir: Arc<tempfile::TempDir>,
+    state: Utf8PathBuf,
+}
+
+impl Machine {
+    pub(crate) async fn new(name: &str) -> Self {
+        Self::open(name, "runc".into(), Deadlines::default()).await
+    }
+
+    /// With a runtime that hangs for the spaces and verbs it is told, and short deadlines.
+    pub(crate) async fn with_hanging_runtime(name: &str) -> Self {
+        let seconds = Duration::from_secs;
+        let deadlines = Deadlines { start: seconds(2), command: seconds(1), ..Deadlines::default() };
+        Self::open(name, "wrapper".into(), deadlines).await
+    }
+
+    async fn open(name: &str, runtime: Utf8PathBuf, deadlines: Deadlines) -> Self {
+        assert!(rustix::process::geteuid().is_root(), "these tests make containers: run them as root");
+        let env = Env::real();
+        let dir = tempfile::Builder::new().prefix("drowse-oci-").tempdir().expect("a directory");
+        let state = Utf8PathBuf::try_from(dir.path().to_owned()).expect("UTF-8");
+        let unique = env.random_u64() & 0xffff_ffff;
+        let mut config = OciConfig {
+            runtime,
+            state: state.join("a"),
+            run: format!("/run/dt-{unique:x}").into(),
+            templates: templates(),
+            agent: agent(),
+            cgroup_parent: format!("drowse-test-{name}-{unique:x}"),
+            ledger_id: LedgerId::mint(&env),
+            deadlines,
+        };
+        if config.runtime == "wrapper" {
+            config.runtime = state.join("wrapper");
+            // Hangs, with a child of its own, when a file named after the space holds the verb.
+            let script = format!(
+                "#!/bin/sh\nfor word do last=$word; done\ncase \" $* \" in *\" $(cat {state}/hang-$last 2>/dev/null || echo :) \"*) sleep 600; esac\nexec runc \"$@\"\n"
+            );
+            std::fs::write(&config.runtime, script).expect("written");
+            let executable = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(&config.runtime, executable).expect("executable");
+        }
+        let oci = Oci::open(env.clone(), config.clone()).await.expect("opened");
+        Self { oci, config, env, dir: Arc::new(dir), state }
+    }
+
+    /// Another node on the same machine.
+    pub(crate) async fn neighbour(&self) -> Self {
+        let mut config = self.config.clone();
+        config.ledger_id = LedgerId::mint(&self.env);
+        config.state = self.state.join("b");
+        let oci = Oci::open(self.env.clone(), config.clone()).await.expect("opened");
+        Self { oci, config, env: self.env.clone(), dir: self.dir.clone(), state: self.state.clone() }
+    }
+
+    /// The daemon ends and another begins over the same state.
+    pub(crate) async fn reopen(&mut self) {
+        let elsewhere = OciConfig {
+            ledger_id: LedgerId::mint(&self.env),
+            state: self.state.join("x"),
+            run: format!("{}x", self.config.run).into(),
+            cgroup_parent: format!("{}x", self.config.cgroup_parent),
+            ..self.config.clone()
+        };
+        // The number is held for the life of the old one, so that goes first.
+        let other = Oci::open(self.env.clone(), elsewhere).await.expect("opened");
+        let old = std::mem::replace(&mut self.oci, other);
+        let number = old.instance();
+        drop(old);
+        let new = Oci::open(self.env.clone(), self.config.clone()).await.expect("opened again");
+        let other = std::mem::replace(&mut self.oci, new);
+        assert!(other.leave().await.expect("left"));
+        assert_eq!(self.oci.instance(), number);
+    }
+
+    pub(crate) fn card(&self, name: &str) -> Card {
+        Card {
+            format: Card::FORMAT,
+            min_reader: 1,
+            ledger_id: self.config.ledger_id,
+            id: SpaceId::mint(&self.env),
+            name: name.parse().expect("a name"),
+            epoch: Epoch::FIRST,
+            created_at: self.env.clock.wall(),
+            template: base_template(),
+            spec: Spec { memory_bytes: 512 << 20, ..Spec::default() },
+            policy: Policy::default(),
+            metadata: Metadata::new(),
+        }
+    }
+
+    pub(crate) fn dir(&self) -> &Utf8Path {
+        &self.state
+    }
+
+    pub(crate) fn run_dir(&self) -> &Utf8Path {
+        &self.config.run
+    }
+
+    fn instance_dir(&self) -> Utf8PathBuf {
+        self.config.run.join(self.oci.instance().to_string())
+    }
+
+    fn body(&self, id: SpaceId) -> Utf8PathBuf {
+        self.instance_dir().join(id.to_string())
+    }
+
+    fn disk(&self, name: &str) -> Utf8PathBuf {
+        self.config.state.join("spaces").join(name)
+    }
+
+    /// Runs a shell script to its end; its code and all it said.
+    pub(crate) async fn run(&self, id: SpaceId, user: &str, script: &str) -> (i64, String) {
+        let stream = self.start(id, user, script).await;
+        let work = Self::outcome(stream);
+        tokio::time::timeout(Duration::from_secs(60), work).await.expect("ends in time")
+    }
+
+    /// Starts a shell script; dropping the connection does not end it.
+    pub(crate) async fn start(&self, id: SpaceId, user: &str, script: &str) -> BoxIo {
+        let message = json!({"process": {"cmd": "bash", "args": ["-c", script]}, "stdin": false}).to_string();
+        let mut body = vec![0];
+        body.extend(u32::try_from(message.len()).expect("short").to_be_bytes());
+        body.extend(message.as_bytes());
+        let head = format!(
+            "POST /process.Process/Start HTTP/1.1\r\nhost: agent\r\nconnection: close\r\ncontent-length: {}\r\n\
+             content-type: application/connect+json\r\nauthorization: Basic {}\r\n\r\n",
+            body.len(),
+            STANDARD.encode(format!("{user}:"))
+        );
+        let mut stream = self.oci.agent(id).await.expect("the agent answers");
+        stream.write_all(&[head.as_bytes(), &body].concat()).await.expect("sent");
+        stream
+    }
+
+    async fn outcome(mut stream: BoxIo) -> (i64, String) {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).await.expect("read");
+        let (head, body) = split(&bytes);
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        let (mut text, mut code) = (String::new(), None);
+        let mut rest = &body[..];
+        while let Some((head, after)) = rest.split_at_checked(5) {
+            let length = u32::from_be_bytes(head[1..].try_into().expect("four")) as usize;
+            let value: Value = serde_json::from_slice(&after[..length]).expect("JSON");
+            rest = &after[length..];
+            let event = &value["event"];
+            for output in ["stdout", "stderr"] {
+                if let Some(part) = event["data"][output].as_str() {
+                    text += &String::from_utf8_lossy(&STANDARD.decode(part).expect("base64"));
+                }
+            }
+            if let Some(end) = event.get("end") {
+                code = Some(end["exitCode"].as_i64().unwrap_or(0));
+            }
+            if let Some(error) = value.get("error") {
+                write!(text, "{error}").expect("a string");
+            }
+        }
+        (code.unwrap_or(-1), text)
+    }
+
+    /// Reads a file through the agent itself: no process of the workload is needed.
+    pub(crate) async fn read(&self, id: SpaceId, path: &str) -> String {
+        let stream = self.oci.agent(id).await.expect("the agent answers");
+        let request = format!(
+            "GET /files?path={path}&username=user HTTP/1.1\r\nhost: agent\r\nconnection: close\r\n\r\n"
+        );
+        let answer = fetch(stream, &request).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
+    }
+
+    fn pids(&self, id: SpaceId, part: &str) -> Vec<u32> {
+        let dir = format!("{}/{}/{id}/{part}", self.config.cgroup_parent, self.oci.instance());
+        let v1 = Utf8Path::new("/sys/fs/cgroup/pids").join(&dir);
+        let root = if v1.exists() { v1 } else { Utf8Path::new("/sys/fs/cgroup").join(&dir) };
+        let text = std::fs::read_to_string(root.join("cgroup.procs")).unwrap_or_default();
+        text.lines().map(|line| line.parse().expect("a pid")).collect()
+    }
+
+    /// Host uid of the one process of this name in a space.
+    pub(crate) async fn owner_of_command(&self, id: SpaceId, name: &str) -> u32 {
+        let find = || {
+            self.pids(id, "work").into_iter().find_map(|pid| {
+                let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+                let owner = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+                (comm.trim() == name).then_some(owner)
+            })
+        };
+        until("the command runs", async || find().is_some()).await;
+        find().expect("just seen")
+    }
+
+    pub(crate) fn kill_first_process(&self, id: SpaceId) {
+        let pids = self.pids(id, "agent");
+        let [first] = pids[..] else { panic!("only the agent is in its cgroup: {pids:?}") };
+        let first = rustix::process::Pid::from_raw(first.cast_signed()).expect("a pid");
+        rustix::process::kill_process(first, rustix::process::Signal::KILL).expect("killed");
+    }
+
+    pub(crate) fn lose_runtime_record(&self, id: SpaceId) {
+        std::fs::remove_dir_all(self.instance_dir().join("runc").join(id.to_string())).expect("removed");
+    }
+
+    pub(crate) fn lose_body(&self, id: SpaceId) {
+        std::fs::remove_dir_all(self.body(id)).expect("removed");
+    }
+
+    pub(crate) fn forget_started(&self, id: SpaceId) {
+        std::fs::remove_file(self.body(id).join("started")).expect("removed");
+    }
+
+    pub(crate) fn half_made_disk(&self, id: SpaceId) {
+        let dir = self.disk(&id.to_string());
+        std::fs::create_dir_all(&dir).expect("made");
+        std::fs::write(dir.join("disk.img"), "half").expect("written");
+    }
+
+    pub(crate) fn trash_disk(&self) -> SpaceId {
+        let id = SpaceId::mint(&self.env);
+        let dir = self.disk(&format!(".trash-{id}"));
+        std::fs::create_dir_all(&dir).expect("made");
+        std::fs::write(dir.join("space.json"), "{}").expect("written");
+        id
+    }
+
+    pub(crate) fn hang(&self, id: SpaceId, verb: &str) {
+        std::fs::write(self.state.join(format!("hang-{id}")), verb).expect("written");
+    }
+
+    pub(crate) fn unhang(&self, id: SpaceId) {
+        std::fs::remove_file(self.state.join(format!("hang-{id}"))).expect("removed");
+    }
+
+    /// No mount, loop device, cgroup, process or file of a body is left.
+    pub(crate) fn assert_clean(&self, when: &str) {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("read");
+        let ours: Vec<_> = mounts.lines().filter(|line| line.contains(self.config.run.as_str())).collect();
+        assert!(ours.is_empty(), "{when}: {ours:?}");
+        for entry in std::fs::read_dir("/sys/block").expect("read") {
+            let backing = entry.expect("read").path().join("loop/backing_file");
+            let backing = std::fs::read_to_string(backing).unwrap_or_default();
+            assert!(!backing.contains(self.state.as_str()), "{when}: {backing}");
+        }
+        let mut left = Vec::new();
+        cgroups_below("/sys/fs/cgroup".into(), &self.config.cgroup_parent, &mut left);
+        left.retain(|path| path.as_str().rsplit('/').next().is_some_and(SpaceId::is_shape_of));
+        assert!(left.is_empty(), "{when}: {left:?}");
+        let names = |dir: &Utf8Path| -> Vec<String> {
+            let entries = dir.read_dir_utf8().expect("read");
+            entries.map(|entry| entry.expect("read").file_name().to_owned()).collect()
+        };
+        let bodies: Vec<_> =
+            names(&self.instance_dir()).into_iter().filter(|name| SpaceId::is_shape_of(name)).collect();
+        assert!(bodies.is_empty(), "{when}: {bodies:?}");
+        assert!(names(&self.instance_dir().join("runc")).is_empty(), "{when}");
+        for entry in std::fs::read_dir("/proc").expect("read") {
+            let path = entry.expect("read").path();
+            let cgroup = std::fs::read_to_string(path.join("cgroup")).unwrap_or_default();
+            let stat = std::fs::read_to_string(path.join("stat")).unwrap_or_default();
+            if stat.contains(") Z ") {
+                // Dead, and waiting for the machine's own pid 1.
+                continue;
+            }
+            assert!(!cgroup.contains(&self.config.cgroup_parent), "{when}: {}", path.display());
+        }
+    }
+
+    /// Leaves the machine as it was.
+    pub(crate) async fn leave(self) {
+        assert!(self.oci.leave().await.expect("left"));
+        assert!(!self.config.run.exists());
+        let mut left = Vec::new();
+        cgroups_below("/sys/fs/cgroup".into(), &self.config.cgroup_parent, &mut left);
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+fn cgroups_below(dir: &Utf8Path, parent: &str, found: &mut Vec<Utf8PathBuf>) {
+    for entry in dir.read_dir_utf8().expect("read") {
+        let entry = entry.expect("read");
+        if !entry.file_type().expect("read").is_dir() {
+            continue;
+        }
+        let ours = entry.path().as_str().split('/').any(|part| part == parent);
+        if ours {
+            found.push(entry.path().to_owned());
+        }
+        // Only the trees' roots and our own levels.
+        if ours || dir == "/sys/fs/cgroup" {
+            cgroups_below(entry.path(), parent, found);
+        }
+    }
+}
+
+/// Sends a request and reads the answer to its end.
+pub(crate) async fn fetch(mut stream: BoxIo, request: &str) -> String {
+    let work = async {
+        stream.write_all(request.as_bytes()).await.expect("sent");
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).await.expect("read");
+        let (head, body) = split(&bytes);
+        format!("{head}\r\n\r\n{}", String::from_utf8_lossy(&body))
+    };
+    tokio::time::timeout(Duration::from_secs(10), work).await.expect("answers in time")
+}
+
+/// Head and body of an answer, chunks joined.
+fn split(bytes: &[u8]) -> (String, Vec<u8>) {
+    let at = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+    let (head, mut rest) = (String::from_utf8_lossy(&bytes[..at]).into_owned(), &bytes[at + 4..]);
+    if !head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
+        return (head, rest.to_vec());
+    }
+    let mut body = Vec::new();
+    loop {
+        let line = rest.windows(2).position(|two| two == b"\r\n").expect("a length");
+        let length = std::str::from_utf8(&rest[..line]).expect("a length");
+        let length = usize::from_str_radix(length, 16).expect("a length");
+        if length == 0 {
+            return (head, body);
+        }
+        body.extend(&rest[line + 2..line + 2 + length]);
+        rest = &rest[line + 2 + length + 2..];
+    }
+}
+
+/// Waits, boundedly, until a condition holds.
+pub(crate) async fn until(what: &str, condition: impl AsyncFn() -> bool) {
+    let wait = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), wait).await.unwrap_or_else(|_| panic!("in vain: {what}"));
+}
+
+fn templates() -> Utf8PathBuf {
+    std::env::var("DROWSE_TEMPLATES").unwrap_or_else(|_| "/var/lib/drowse/templates".to_owned()).into()
+}
+
+/// The base template; built once if it is not here.
+fn base_template() -> drowse_shared::api::spaces::Template {
+    static DIGEST: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+    let digest = DIGEST.get_or_init(|| {
+        let build = Utf8Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/base/build");
+        let build = if build.exists() { build } else { "/work/main/deploy/base/build".into() };
+        let out = std::process::Command::new(build).args(["--templates", templates().as_str()]).output();
+        let out = out.expect("the build of the base template runs");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).expect("a digest").trim().to_owned()
+    });
+    drowse_shared::api::spaces::Template { name: "base".to_owned(), digest: digest.clone() }
+}
+
+/// The agent beside the test's own binary.
+fn agent() -> Utf8PathBuf {
+    let exe = Utf8PathBuf::try_from(std::env::current_exe().expect("known")).expect("UTF-8");
+    let agent = exe.ancestors().nth(2).expect("target/debug").join("drowse-agent");
+    assert!(agent.is_file(), "{agent} is missing: cargo build -p drowse-agent");
+    agent
+}
