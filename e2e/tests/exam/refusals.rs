@@ -252,6 +252,7 @@ async fn headers_that_only_daemons_may_set_are_worth_nothing_from_a_client() {
     let node = &fleet.node(&fleet.holder("a").await).door;
     let request = node
         .request(Method::POST, "/getSpace")
+        .header("drowse-space", "a")
         .header("drowse-expect", "existing;id=0190f0c2a4b87c3d9e0f112233445566")
         .json(&json!({ "name": "a" }));
     node.send::<Value>("getSpace", request).await.expect("an answer").refused(&Code::NotMine);
