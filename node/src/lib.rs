@@ -11,27 +11,27 @@
 /// Settings, read once and judged before anything is bound.
 pub mod config;
 
-/// What is answered where, and to whom.
-pub mod door;
-/// Permissions to create, given out with a "no".
-pub mod tickets;
-/// What happens to spaces: create, wake, freeze, stop, destroy, reconcile.
-pub mod lifecycle;
-/// What a space is and what each event makes of it.
-pub mod space;
-/// What this node answers for, on disk.
-pub mod ledger;
-/// What only this life of the daemon knows about spaces.
-pub mod live;
-/// What touches the kernel.
-pub mod executor;
 /// Speaks to the agent inside a space.
 pub mod agent_client;
+/// What is answered where, and to whom.
+pub mod door;
+/// What touches the kernel.
+pub mod executor;
+/// What this node answers for, on disk.
+pub mod ledger;
+/// What happens to spaces: create, wake, freeze, stop, destroy, reconcile.
+pub mod lifecycle;
+/// What only this life of the daemon knows about spaces.
+pub mod live;
+/// What a space is and what each event makes of it.
+pub mod space;
+/// Permissions to create, given out with a "no".
+pub mod tickets;
 
-/// What the gateways said.
-pub mod fleet;
 /// What gateways are told, every interval.
 pub mod checkin;
+/// What the gateways said.
+pub mod fleet;
 /// What the machine measures.
 pub mod reading;
 

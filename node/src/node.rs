@@ -7,7 +7,7 @@ use drowse_shared::{
         Code, Error,
         spaces::{Resumed, Space as Shown, SpaceAnswer},
     },
-    id::{BootId, LedgerId},
+    id::{BootId, LedgerId, SpaceId},
     name::{SpaceName, SpaceRef},
     seams::Env,
     shutdown::Shutdown,
@@ -15,8 +15,8 @@ use drowse_shared::{
 };
 
 use crate::{
-    config::Config, door::metrics::Metrics, executor::Executor, fleet::Fleet, ledger::Ledger, live::Live,
-    reading::Meter, space::Space, tickets::Tickets,
+    agent_client::process::Place, config::Config, door::metrics::Metrics, executor::Executor, fleet::Fleet,
+    ledger::Ledger, live::Live, reading::Meter, space::Space, tickets::Tickets,
 };
 
 /// The slot of a name, while it is held.
@@ -58,6 +58,11 @@ impl Node {
     /// A verb used a space.
     pub fn touch(&self, space: &Space, verb: &'static str) {
         self.live.touch(space.id, verb, self.env.clock.wall());
+    }
+
+    /// Where commands of a space run.
+    pub fn place(&self, id: SpaceId) -> Place {
+        Place { env: self.env.clone(), executor: self.executor.clone(), id }
     }
 
     /// A space, as answers show it.

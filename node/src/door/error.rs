@@ -2,7 +2,7 @@
 
 use drowse_shared::api::{Code, Error};
 
-use crate::{executor, ledger};
+use crate::{agent_client, executor, ledger};
 
 /// A failure of the ledger.
 #[expect(clippy::needless_pass_by_value, reason = "the shape `map_err` takes")]
@@ -43,6 +43,35 @@ pub fn executor(error: &executor::Error) -> Error {
         E::DiskMissing { id } => Error::new(Code::SpaceBroken, format!("the disk of space {id} is gone")),
         E::Vitality { .. } => Error::new(Code::SpaceBusy, format!("{error}; try again")),
         E::NoRange(_) => Error::new(Code::NoCapacity, format!("{error}; stop a space first")),
+    }
+}
+
+/// The agent inside a space did not do it.
+pub fn agent(error: &agent_client::Error) -> Error {
+    use agent_client::{Error as E, Kind};
+    match error {
+        E::Refused { kind, message } => {
+            let code = match kind {
+                Kind::Invalid => Code::InvalidRequest,
+                Kind::Directory => Code::UnknownDirectory,
+                Kind::Program => Code::CommandNotFound,
+                Kind::User => Code::UnknownUser,
+                Kind::Missing => Code::FileNotFound,
+                Kind::NotAFile => Code::NotAFile,
+                Kind::Denied => Code::PermissionDenied,
+                Kind::TooMuch => Code::TooLarge,
+                Kind::DiskFull => Code::SpaceDiskFull,
+                Kind::Deadline => Code::RuntimeTimeout,
+                Kind::Exhausted | Kind::Failed => Code::RuntimeFailed,
+            };
+            Error::new(code, message.clone())
+        }
+        E::UploadCut => Error::new(Code::InvalidRequest, error.to_string()),
+        E::Late { .. } => Error::new(Code::RuntimeTimeout, error.to_string()),
+        E::Unreachable(_) | E::Broken(_) | E::Nonsense(_) => {
+            tracing::warn!(error = %chain(error), "the agent of a space failed");
+            Error::new(Code::RuntimeFailed, error.to_string())
+        }
     }
 }
 

@@ -3,12 +3,19 @@ use axum::{
     extract::{FromRequest, Request},
 };
 use bytes::Bytes;
-use drowse_shared::api::{Code, Error, JSON_BODY_BYTES_MAX, WRITE_FILES_BODY_BYTES_MAX, parse};
+use drowse_shared::{
+    api::{
+        Code, Error, JSON_BODY_BYTES_MAX, WRITE_FILES_BODY_BYTES_MAX, files::octal, headers::SPACE, parse,
+    },
+    name::SpaceRef,
+};
 use garde::Validate;
-use http::{HeaderMap, header};
+use http::{HeaderMap, header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use percent_encoding::percent_decode;
 use serde::de::DeserializeOwned;
+
+use super::expect::pointed;
 
 /// The body of a JSON verb, whatever its content type says.
 pub(super) struct Json<T>(pub(super) T);
@@ -34,7 +41,8 @@ impl<S: Sync, T: DeserializeOwned + Validate<Context = ()>> FromRequest<S> for B
     }
 }
 
-async fn read<T>(headers: &HeaderMap, body: Body, limit: usize) -> Result<T, Error>
+/// Reads and checks a JSON body of at most `limit` bytes.
+pub(super) async fn read<T>(headers: &HeaderMap, body: Body, limit: usize) -> Result<T, Error>
 where
     T: DeserializeOwned + Validate<Context = ()>,
 {
@@ -55,6 +63,54 @@ async fn whole(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, E
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
         Err(_) => Err(Error::new(Code::InvalidRequest, "the body ended early")),
+    }
+}
+
+/// The streaming form of `readFile` and `writeFile`: everything but the file is in the query.
+pub(super) struct Stream {
+    pub(super) space: SpaceRef,
+    pub(super) path: Vec<u8>,
+    pub(super) user: Option<String>,
+    pub(super) mode: Option<String>,
+}
+
+impl Stream {
+    /// Reads it; `None` when there is no query: then the body is JSON.
+    pub(super) fn read(parts: &Parts) -> Result<Option<Self>, Error> {
+        let bad = |why: String| Error::new(Code::InvalidRequest, why);
+        if parts.uri.query().is_none_or(str::is_empty) {
+            return Ok(None);
+        }
+        let space = pointed(&parts.headers, parts.uri.query())?
+            .ok_or_else(|| bad(format!("space: name it in `?space=` or `{SPACE}`")))?;
+        let (mut path, mut user, mut mode) = (None, None, None);
+        for (key, value) in query(parts.uri.query()) {
+            let text = |value: Vec<u8>, key: &str| {
+                let text = String::from_utf8(value).map_err(|_| bad(format!("{key}: is not UTF-8")))?;
+                if text.is_empty() || text.contains('\0') || text.len() > 256 {
+                    return Err(bad(format!("{key}: has 1 to 256 bytes and no NUL")));
+                }
+                Ok(text)
+            };
+            match key.as_slice() {
+                b"space" => {}
+                b"path" => path = Some(value),
+                b"user" => user = Some(text(value, "user")?),
+                b"mode" => mode = Some(text(value, "mode")?),
+                other => {
+                    let other: String = String::from_utf8_lossy(other).chars().take(64).collect();
+                    return Err(bad(format!(
+                        "unknown field {other:?} in the query; there are space, path, user, mode"
+                    )));
+                }
+            }
+        }
+        if let Some(mode) = &mode {
+            octal(mode, &()).map_err(|why| bad(format!("mode: {why}")))?;
+        }
+        let path = path.filter(|path| (1..=4096).contains(&path.len()) && !path.contains(&0));
+        let path = path.ok_or_else(|| bad("path: has 1 to 4096 bytes and no NUL".to_owned()))?;
+        Ok(Some(Self { space, path, user, mode }))
     }
 }
 

@@ -18,6 +18,8 @@ use super::{Capabilities, Card, Error, Executor, Found, Result, Stats, Vitality}
 mod agent;
 /// The machine and its bodies.
 mod machine;
+/// The commands it knows.
+mod process;
 
 pub use machine::{Fault, Machine};
 

@@ -11,12 +11,17 @@ use tokio::time::Instant;
 
 use super::refused;
 use crate::{
+    door::error,
+    executor::Vitality,
     node::{Node, Slot, not_found},
     space::{
         Space, State,
         state::{Event, Refusal},
     },
 };
+
+/// Longest wait for the kernel's word on a body.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// How a space that is used came back.
 pub fn resumed(before: Word) -> Option<Resumed> {
@@ -90,4 +95,43 @@ pub async fn wake(
         Ok(woken) => woken.map(|space| Some((space, resumed(before)))),
         Err(_) => Ok(None),
     }
+}
+
+/// The agent of an active space could not be reached: asks the kernel what its body does, and wakes it again if it died.
+///
+/// # Errors
+/// `runtime_failed` when the body lives and only its agent is mute, else as [`used`].
+pub async fn revive(
+    node: &Arc<Node>,
+    space: &Space,
+    why: &std::io::Error,
+    verb: &'static str,
+) -> Result<(Space, Option<Resumed>), Error> {
+    let reference = SpaceRef::Id(space.id);
+    let (slot, row) = node.hold(&reference, Duration::from_secs(WAIT_SECONDS)).await?;
+    let vitality = match tokio::time::timeout(LOOK, node.executor.vitality(row.id)).await {
+        Ok(Ok(vitality)) => vitality,
+        Ok(Err(failed)) => return Err(error::executor(&failed)),
+        Err(_) => {
+            return Err(Error::new(
+                Code::RuntimeTimeout,
+                format!("the runtime did not answer within {LOOK:?}"),
+            ));
+        }
+    };
+    if vitality == Vitality::Running && row.state == State::Active {
+        tracing::warn!(space = %row.id, %why, "the body runs but its agent cannot be reached");
+        return Err(Error::new(
+            Code::RuntimeFailed,
+            "the agent of the space cannot be reached; stop it to start anew",
+        ));
+    }
+    let (worker, missing) = (node.clone(), not_found(&reference));
+    let settled = node.finish("revive", async move {
+        let _slot = slot;
+        worker.drive(row, Event::Found(vitality)).await?.ok_or(missing)
+    });
+    let is = settled.await?.state.word();
+    tracing::warn!(space = %space.id, %is, "the body of a space ended by itself");
+    used(node, &reference, verb).await
 }

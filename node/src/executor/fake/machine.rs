@@ -6,6 +6,7 @@ use std::{
 
 use bytes::Bytes;
 use drowse_shared::{api::spaces::Template, id::SpaceId, name::SpaceName};
+use tokio::sync::mpsc;
 
 use crate::executor::{Card, Error, Found, Result, Vitality};
 
@@ -26,12 +27,14 @@ pub enum Fault {
 #[derive(Debug, Clone)]
 pub(super) struct Body {
     pub(super) card: Option<Card>,
-    pub(super) disk: bool,
+    disk: bool,
     pub(super) vitality: Vitality,
-    pub(super) files: BTreeMap<String, Bytes>,
+    files: BTreeMap<String, Bytes>,
     /// How often it was started.
-    pub(super) starts: u64,
-    pub(super) next_pid: u32,
+    starts: u64,
+    next_pid: u32,
+    /// Processes that run, and where their stdin goes while it is open.
+    processes: BTreeMap<u32, Option<mpsc::Sender<Bytes>>>,
 }
 
 #[derive(Debug)]
@@ -102,6 +105,28 @@ impl Machine {
             .collect()
     }
 
+    /// How often a body was started.
+    pub fn starts(&self, id: SpaceId) -> u64 {
+        self.inside().bodies.get(&id).map_or(0, |body| body.starts)
+    }
+
+    /// How many commands run in a body.
+    pub fn running(&self, id: SpaceId) -> usize {
+        self.inside().bodies.get(&id).map_or(0, |body| body.processes.len())
+    }
+
+    /// A file inside a body.
+    pub fn file(&self, id: SpaceId, path: &str) -> Option<Bytes> {
+        self.inside().bodies.get(&id)?.files.get(path).cloned()
+    }
+
+    /// The card of a body becomes unreadable.
+    pub fn spoil_card(&self, id: SpaceId) {
+        if let Some(body) = self.inside().bodies.get_mut(&id) {
+            body.card = None;
+        }
+    }
+
     /// Processes of a body end behind the daemon's back, as when pid 1 is killed.
     pub fn kill(&self, id: SpaceId) {
         if let Some(body) = self.inside().bodies.get_mut(&id) {
@@ -155,6 +180,7 @@ impl Machine {
             files: BTreeMap::new(),
             starts: 0,
             next_pid: 2,
+            processes: BTreeMap::new(),
             card: Some(card),
         };
         if let Some(id) = body.card.as_ref().map(|card| card.id) {
@@ -206,5 +232,36 @@ impl Machine {
             vitality: body.vitality,
         };
         inside.bodies.iter().map(found).collect()
+    }
+
+    pub(super) fn spawn(&self, id: SpaceId, stdin: Option<mpsc::Sender<Bytes>>) -> u32 {
+        let spawned = self.with(id, |body| {
+            let pid = body.next_pid;
+            body.next_pid += 1;
+            body.processes.insert(pid, stdin);
+            pid
+        });
+        spawned.unwrap_or(0)
+    }
+
+    pub(super) fn reap(&self, id: SpaceId, pid: u32) {
+        // A body that is gone has no processes.
+        let _ = self.with(id, |body| body.processes.remove(&pid));
+    }
+
+    /// Where the stdin of a process goes. Taken out when it is to be closed.
+    pub(super) fn stdin(&self, id: SpaceId, pid: u32, close: bool) -> Option<mpsc::Sender<Bytes>> {
+        let mut inside = self.inside();
+        let stdin = inside.bodies.get_mut(&id)?.processes.get_mut(&pid)?;
+        if close { stdin.take() } else { stdin.clone() }
+    }
+
+    pub(super) fn files(&self, id: SpaceId) -> BTreeMap<String, Bytes> {
+        self.with(id, |body| body.files.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn write(&self, id: SpaceId, path: String, content: Bytes) {
+        // Nothing is written into a body that is gone.
+        let _ = self.with(id, |body| body.files.insert(path, content));
     }
 }
