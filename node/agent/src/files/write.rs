@@ -23,6 +23,9 @@ use crate::connect;
 const BATCH_BYTES: usize = 128 * 1024;
 /// How long an upload may pause.
 const PAUSE_MAX: Duration = Duration::from_secs(300);
+/// How much of a refused upload is still read, and how long.
+const REFUSED_BYTES_MAX: usize = 64 * 1024 * 1024;
+const REFUSED_WAIT: Duration = Duration::from_secs(2);
 const MODE_DEFAULT: u32 = 0o644;
 const LINKS_MAX: usize = 40;
 
@@ -35,6 +38,25 @@ pub(crate) async fn serve(
     headers: &HeaderMap,
     mut body: Incoming,
 ) -> Result<Response<Body>, Refusal> {
+    let taken = take(uri, headers, &mut body).await;
+    if taken.is_err() {
+        // A client that is still sending may not look for the answer before it is done, so some of the rest is read.
+        drop(tokio::time::timeout(REFUSED_WAIT, discard(&mut body)).await);
+    }
+    taken
+}
+
+async fn discard(body: &mut Incoming) {
+    let mut left = REFUSED_BYTES_MAX;
+    while let Some(Ok(frame)) = body.frame().await {
+        left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+        if left == 0 {
+            return;
+        }
+    }
+}
+
+async fn take(uri: &Uri, headers: &HeaderMap, body: &mut Incoming) -> Result<Response<Body>, Refusal> {
     check_content_type(headers)?;
     let query = Query::read(uri)?;
     let user = connect::find_user(query.username.as_deref())?;
@@ -50,7 +72,7 @@ pub(crate) async fn serve(
     );
     let mut size: u64 = 0;
     let mut batch = Vec::new();
-    while let Some(frame) = next_frame(&mut body).await? {
+    while let Some(frame) = next_frame(body).await? {
         let cut = |_| Refusal::new(StatusCode::BAD_REQUEST, "the upload ended early; nothing was changed");
         let Ok(piece) = frame.map_err(cut)?.into_data() else { continue };
         size += piece.len() as u64;
