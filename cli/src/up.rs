@@ -217,6 +217,8 @@ fn gateway(
     let state = home.gateway();
     fs_err::create_dir_all(&state).map_err(|error| Failure::new(error.to_string()))?;
     let mut flags = vec!["drowse-gateway", "--listen", &home.layout.listen, "--state", state.as_str()];
+    // On one machine there is nowhere else to go while its processors are busy.
+    flags.extend(["--cpu-percent-max", "100"]);
     if home.fresh {
         flags.push("--new-fleet");
     }
