@@ -1,16 +1,11 @@
 //! `drowse-node`: arguments, settings, logs, run, exit code.
 
-use std::{process::ExitCode, sync::Arc};
+use std::process::ExitCode;
 
 use anyhow::Context;
 use camino::Utf8PathBuf;
 use clap::Parser as _;
-use drowse_node::{
-    Config, Parts,
-    config::{Args, Runs},
-    executor::fake,
-    reading, run,
-};
+use drowse_node::{Config, Parts, config::Args, run};
 use drowse_shared::{
     seams::Env,
     shutdown::{Shutdown, signalled},
@@ -54,11 +49,7 @@ fn start(config: Config) -> anyhow::Result<()> {
     let ended = runtime.block_on(async {
         tracing::info!("{config}");
         let env = Env::real();
-        let meter = Arc::new(reading::Machine::new(config.state.clone()).context("measuring this machine")?);
-        let parts = match config.executor {
-            Runs::Fake => Parts::over(fake::Fake::new(&env, fake::Machine::default()), meter),
-            Runs::Oci => anyhow::bail!("the oci executor is not built yet; set DROWSE_EXECUTOR=fake"),
-        };
+        let parts = Parts::open(&env, &config)?;
         let shutdown = Shutdown::new();
         let signal = shutdown.clone();
         env.spawn("signals", async move {

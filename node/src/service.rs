@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, sync::Mutex};
 
+use anyhow::Context;
 use drowse_shared::{
     http::serve,
     id::{BootId, LedgerId},
@@ -12,15 +13,19 @@ use drowse_shared::{
 
 use crate::{
     checkin,
-    config::Config,
+    config::{Config, Runs},
     door::{self, metrics::Metrics},
-    executor::Executor,
+    executor::{
+        Executor,
+        fake::{Fake, Machine},
+        oci::{Deadlines, Oci, OciConfig},
+    },
     fleet::Fleet,
     ledger::{self, Database, Ledger, identity},
     lifecycle::reconcile,
     live::Live,
     node::Node,
-    reading::Meter,
+    reading::{self, Meter},
     tickets::Tickets,
 };
 
@@ -39,6 +44,27 @@ pub struct Parts {
 }
 
 impl Parts {
+    /// The machine itself, with the executor the settings name.
+    ///
+    /// # Errors
+    /// When the machine cannot be measured.
+    pub fn open(env: &Env, config: &Config) -> anyhow::Result<Self> {
+        let meter = reading::Machine::new(config.state.clone()).context("measuring this machine")?;
+        let (env, config) = (env.clone(), config.clone());
+        let executor: OpenExecutor = match config.executor {
+            Runs::Fake => {
+                Box::new(move |_| Box::pin(async move { Ok(Fake::new(&env, Machine::default()) as _) }))
+            }
+            Runs::Oci => Box::new(move |ledger_id| {
+                Box::pin(async move {
+                    let oci = Oci::open(env, oci_config(config, ledger_id)).await?;
+                    Ok(Arc::new(oci) as _)
+                })
+            }),
+        };
+        Ok(Self { database: Database::File, executor, meter: Arc::new(meter) })
+    }
+
     /// Parts over an executor that is already there.
     pub fn over(executor: Arc<dyn Executor>, meter: Arc<dyn Meter>) -> Self {
         Self {
@@ -46,6 +72,19 @@ impl Parts {
             executor: Box::new(|_| Box::pin(async move { Ok(executor) })),
             meter,
         }
+    }
+}
+
+fn oci_config(config: Config, ledger_id: LedgerId) -> OciConfig {
+    OciConfig {
+        runtime: config.runtime.into(),
+        state: config.state,
+        run: config.run,
+        templates: config.templates,
+        agent: config.agent,
+        cgroup_parent: config.cgroup_parent,
+        ledger_id,
+        deadlines: Deadlines::default(),
     }
 }
 
