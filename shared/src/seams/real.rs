@@ -1,9 +1,30 @@
-use std::{fs::File, io, io::Read, sync::LazyLock};
+use std::{fs::File, io, io::Read, os::fd::AsFd, sync::LazyLock, time::Duration};
 
 use jiff::Timestamp;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::{Accept, BoxFuture, BoxIo, Clock, Entropy, Net, Tasks};
+
+/// A connection that is quiet for so long is asked whether its other end still lives.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+/// Between two such questions.
+const KEEPALIVE_AGAIN: Duration = Duration::from_secs(5);
+/// Questions without an answer after which the connection is given up.
+const KEEPALIVE_QUESTIONS: u32 = 3;
+/// What was sent and not acknowledged for so long gives the connection up too.
+const UNACKNOWLEDGED_MS: u32 = 30_000;
+
+/// A peer that vanished without a word never ends a connection; without this, whoever waits for it waits for ever.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    let socket = stream.as_fd();
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_AGAIN)?;
+    sockopt::set_tcp_keepcnt(socket, KEEPALIVE_QUESTIONS)?;
+    sockopt::set_tcp_user_timeout(socket, UNACKNOWLEDGED_MS)?;
+    Ok(())
+}
 
 /// The machine itself.
 pub(super) struct Machine;
@@ -15,6 +36,7 @@ impl Net for Machine {
             #[expect(clippy::disallowed_methods, reason = "this is the seam")]
             let stream = TcpStream::connect(to).await?;
             stream.set_nodelay(true)?;
+            keep_alive(&stream)?;
             Ok(Box::new(stream) as BoxIo)
         })
     }
@@ -34,6 +56,7 @@ impl Accept for TcpListener {
         Box::pin(async move {
             let (stream, peer) = TcpListener::accept(self).await?;
             stream.set_nodelay(true)?;
+            keep_alive(&stream)?;
             Ok((Box::new(stream) as BoxIo, peer.to_string()))
         })
     }
@@ -72,5 +95,24 @@ impl Tasks for Machine {
                 tracing::error!(job = name, %error, "blocking work did not end normally");
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::sockopt;
+
+    #[tokio::test]
+    async fn both_ends_of_a_connection_notice_a_peer_that_vanished() {
+        let mut listener = Machine.bind("127.0.0.1:0").await.expect("a free port");
+        let at = listener.local();
+        let (dialled, accepted) = tokio::join!(Machine.connect(&at), listener.accept());
+        assert!(dialled.is_ok() && accepted.is_ok(), "the options are known to this kernel");
+        #[expect(clippy::disallowed_methods, reason = "a plain socket to look at")]
+        let stream = TcpStream::connect(&at).await.expect("listening");
+        keep_alive(&stream).expect("set");
+        assert!(sockopt::socket_keepalive(&stream).expect("read"));
+        assert_eq!(sockopt::tcp_user_timeout(&stream).expect("read"), UNACKNOWLEDGED_MS);
     }
 }
