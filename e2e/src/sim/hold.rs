@@ -91,7 +91,7 @@ impl World {
         }
         for connection in state.connections.values_mut() {
             for pipe in &mut connection.pipes {
-                pipe.held = None;
+                (pipe.held, pipe.silent) = (None, false);
                 pipe.wake();
             }
         }

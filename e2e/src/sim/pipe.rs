@@ -4,6 +4,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use tokio::{
@@ -19,6 +20,9 @@ use super::{
 /// Bytes on their way after which a writer waits.
 const WINDOW_BYTES: usize = 256 << 10;
 
+/// A connection on which nothing can arrive for so long is given up by the kernel of whoever waits: keepalive.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
 /// One direction of a connection.
 pub(super) struct Pipe {
     pub(super) from: Arc<Life>,
@@ -30,8 +34,12 @@ pub(super) struct Pipe {
     last: Option<Instant>,
     fin: Option<Instant>,
     pub(super) reset: Option<Instant>,
-    /// Nothing leaves this pipe, by a hold's number; 0 is silence for good.
+    /// Nothing leaves this pipe, by a hold's number.
     pub(super) held: Option<u64>,
+    /// Nothing leaves this pipe, and nobody is told.
+    pub(super) silent: bool,
+    /// Since when the reader's kernel gets no answer.
+    unheard_since: Option<Instant>,
     /// Nobody reads any more.
     deaf: bool,
     reader: Option<Waker>,
@@ -49,6 +57,8 @@ impl Pipe {
             fin: None,
             reset: None,
             held: None,
+            silent: false,
+            unheard_since: None,
             deaf: false,
             reader: None,
             writer: None,
@@ -114,20 +124,37 @@ impl Stream {
 impl State {
     /// Whether what this pipe carries is kept from arriving.
     fn is_blocked(&self, pipe: &Pipe) -> bool {
-        pipe.held.is_some() || self.is_cut(&pipe.from.host, &pipe.to.host)
+        pipe.held.is_some() || self.is_unheard(pipe)
+    }
+
+    /// Whether the network loses what this pipe carries.
+    fn is_unheard(&self, pipe: &Pipe) -> bool {
+        pipe.silent || self.is_cut(&pipe.from.host, &pipe.to.host) || self.is_off(&pipe.from.host)
     }
 
     fn receive(&mut self, number: u64, incoming: usize, buf: &mut ReadBuf<'_>, waker: &Waker) -> Received {
         let now = Instant::now();
         let Some(connection) = self.connections.get(&number) else { return Received::End };
         let blocked = self.is_blocked(&connection.pipes[incoming]);
+        // The questions and the answers of keepalive travel both ways.
+        let unheard = connection.pipes.iter().any(|pipe| self.is_unheard(pipe));
         let Some(connection) = self.connections.get_mut(&number) else { return Received::End };
         let pipe = &mut connection.pipes[incoming];
         pipe.reader = Some(waker.clone());
-        if blocked {
-            return Received::Later(None);
+        let given_up = unheard.then(|| *pipe.unheard_since.get_or_insert(now) + KEEPALIVE);
+        match given_up {
+            Some(at) if at <= now => {
+                let line = format!("{}<{} c{number} GIVEN UP", pipe.to.host, pipe.from.host);
+                self.log(&line);
+                return Received::Reset;
+            }
+            Some(_) => {}
+            None => pipe.unheard_since = None,
         }
-        let mut due = pipe.reset;
+        if blocked {
+            return Received::Later(given_up);
+        }
+        let mut due = pipe.reset.into_iter().chain(given_up).min();
         if let Some((at, _)) = pipe.segments.front() {
             if *at <= now {
                 let (at, mut bytes) = pipe.segments.pop_front().unwrap_or((now, Vec::new()));

@@ -124,6 +124,15 @@ impl State {
         true
     }
 
+    /// Lets every reader look again at what can reach it.
+    fn wake_readers(&mut self) {
+        for connection in self.connections.values_mut() {
+            for pipe in &mut connection.pipes {
+                pipe.wake();
+            }
+        }
+    }
+
     fn fall(&mut self, name: &str, fall: Fall) {
         let at = Instant::now() + self.lag();
         let Some(host) = self.hosts.get_mut(name) else { return };
@@ -144,7 +153,9 @@ impl State {
         for connection in unaccepted {
             self.leave(connection, 1);
         }
-        if fall == Fall::Process {
+        if fall == Fall::Power {
+            self.wake_readers();
+        } else {
             for connection in self.connections.values_mut() {
                 for pipe in &mut connection.pipes {
                     if pipe.from.host == name {
@@ -376,6 +387,7 @@ impl World {
         let mut state = self.lock();
         state.log(&format!("{from}>{to} CUT"));
         state.cuts.insert((from.to_owned(), to.to_owned()));
+        state.wake_readers();
     }
 
     /// Cuts both directions.
@@ -389,11 +401,7 @@ impl World {
         let mut state = self.lock();
         state.log(&format!("{one}-{other} HEALED"));
         state.cuts.retain(|(from, to)| (from != one || to != other) && (from != other || to != one));
-        for connection in state.connections.values_mut() {
-            for pipe in &mut connection.pipes {
-                pipe.wake();
-            }
-        }
+        state.wake_readers();
         state.changed.notify_waiters();
     }
 
@@ -422,14 +430,14 @@ impl World {
         }
     }
 
-    /// Open connections lose what `from` sends to `to` from now on, and nobody is told; new ones work.
+    /// Open connections lose what `from` sends to `to` from now on, until keepalive gives them up; new ones work.
     pub fn silence(&self, from: &str, to: &str) {
         let mut state = self.lock();
         state.log(&format!("{from}>{to} SILENCE on open connections"));
         for connection in state.connections.values_mut() {
             for pipe in &mut connection.pipes {
                 if pipe.from.host == from && pipe.to.host == to {
-                    pipe.held = Some(0);
+                    pipe.silent = true;
                 }
             }
         }

@@ -14,7 +14,7 @@ use drowse_shared::{
     api::{
         self, Code,
         exec::ExecResult,
-        spaces::{Acquired, Destroyed, SpaceAnswer},
+        spaces::{Acquired, Destroyed, SpaceAnswer, State},
     },
     id::SpaceId,
 };
@@ -181,7 +181,10 @@ impl Laws {
             ("freezeSpace", 409) if answer.body["code"] == "wrong_state" => {}
             (_, 200) => {
                 if let Ok(shown) = serde_json::from_value::<SpaceAnswer>(answer.body.clone()) {
-                    self.shown(&record, shown.space.id, &name, sent, now);
+                    // A row comes before its body and stays until after it.
+                    if !matches!(shown.space.state, State::Creating | State::Destroying) {
+                        self.shown(&record, shown.space.id, &name, sent, now);
+                    }
                 } else {
                     self.world.fail(&format!("{verb} answered {}", answer.body));
                 }
