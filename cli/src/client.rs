@@ -131,7 +131,7 @@ pub(crate) fn query_value(bytes: &[u8]) -> String {
     for byte in bytes {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                out.push(char::from(*byte))
+                out.push(char::from(*byte));
             }
             _ => {
                 // Writing to a String cannot fail.

@@ -4,7 +4,7 @@ use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use drowse_shared::{
     api::{
         exec::{ExecCommand, ExecResult, OutputEncoding},
-        spaces::{AcquireSpace, Acquired, OneSpace, Resumed, SpaceAnswer},
+        spaces::{AcquireSpace, Acquired, OneSpace, Resumed, SpaceAnswer, State},
     },
     name::SpaceRef,
 };
@@ -47,7 +47,7 @@ pub(crate) async fn run(args: &Args, context: &Context) -> Outcome<Exit> {
 
     let one = OneSpace { name: name.clone() };
     let (frozen, elapsed) = timed(client.call::<SpaceAnswer>("freezeSpace", &one)).await?;
-    say("freeze", name, &format!("{}: its processes are suspended", frozen.space.state), elapsed)?;
+    say("freeze", name, &format!("its processes are {}", suspended(frozen.space.state)), elapsed)?;
 
     let (woken, elapsed) = timed(client.call::<SpaceAnswer>("wakeSpace", &one)).await?;
     say("wake", name, resumed(woken.resumed), elapsed)?;
@@ -85,6 +85,10 @@ fn answer(result: &ExecResult) -> Outcome<String> {
     Err(Failure::new(format!("python3 inside failed: {}", String::from_utf8_lossy(&stderr).trim())))
 }
 
+fn suspended(state: State) -> &'static str {
+    if state == State::Frozen { "suspended" } else { state.as_str() }
+}
+
 fn resumed(how: Option<Resumed>) -> &'static str {
     match how {
         Some(Resumed::Thawed) => "thawed",
@@ -100,5 +104,6 @@ async fn timed<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<(T, Duratio
 }
 
 fn say(verb: &str, name: &SpaceRef, what: &str, elapsed: Duration) -> Outcome<()> {
-    output::line(&format!("  {verb:<8} {name:<10} {what:<34} {}", took(elapsed)))
+    let name = name.to_string();
+    output::line(&format!("  {verb:<8} {name:<10} {what:<38} {}", took(elapsed)))
 }

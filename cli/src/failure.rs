@@ -115,6 +115,13 @@ impl From<Error> for Failure {
     }
 }
 
+/// Of `fs_err`, whose errors name their file.
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
 /// What a person can do about an answer, unless its sentence already says so.
 fn next_step(error: &Error) -> Option<String> {
     let retry = error

@@ -28,7 +28,7 @@ pub(crate) fn find(state: Option<&Utf8Path>) -> Outcome<Fleet> {
         return Ok(Fleet { endpoint: endpoint.trim_end_matches('/').to_owned(), token });
     }
     let dir = Utf8Path::new(DEFAULT_STATE);
-    if dir.join("endpoint").exists() {
+    if dir.join("fleet.json").exists() {
         return local(dir);
     }
     Err(Failure::new("no fleet: there is no .drowse here and DROWSE_ENDPOINT is not set").hint(
@@ -42,8 +42,9 @@ fn local(dir: &Utf8Path) -> Outcome<Fleet> {
     let file = dir.join("endpoint");
     let endpoint = fs_err::read_to_string(&file).map_err(|error| {
         if error.kind() == std::io::ErrorKind::NotFound {
-            Failure::new(format!("{dir} holds no fleet"))
-                .hint(format!("Start one there with: drowse up --state {dir}"))
+            let what = if dir.join("fleet.json").exists() { "does not run" } else { "is not there" };
+            Failure::new(format!("the fleet of {dir} {what}"))
+                .hint(format!("Start it with: drowse up --state {dir}"))
         } else {
             Failure::new(error.to_string())
         }

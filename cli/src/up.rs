@@ -215,7 +215,7 @@ fn gateway(
     daemons: &mut JoinSet<Ended>,
 ) -> Outcome<()> {
     let state = home.gateway();
-    fs_err::create_dir_all(&state).map_err(|error| Failure::new(error.to_string()))?;
+    fs_err::create_dir_all(&state)?;
     let mut flags = vec!["drowse-gateway", "--listen", &home.layout.listen, "--state", state.as_str()];
     // On one machine there is nowhere else to go while its processors are busy.
     flags.extend(["--cpu-percent-max", "100"]);

@@ -1,5 +1,7 @@
 //! Logs: one line an event on standard error, plain or JSON.
 
+use std::io::IsTerminal;
+
 use clap::{Args, ValueEnum};
 use tracing_subscriber::{EnvFilter, fmt, layer::SubscriberExt, util::SubscriberInitExt};
 
@@ -32,9 +34,11 @@ pub fn init(config: &Config) {
     };
     let registry = tracing_subscriber::registry().with(filter);
     let writer = std::io::stderr;
+    // Colours in a file are noise.
+    let ansi = writer().is_terminal();
     // A second call in one process keeps the first logger.
     let started = match config.log_format {
-        Format::Plain => registry.with(fmt::layer().with_writer(writer).with_target(false)).try_init(),
+        Format::Plain => registry.with(fmt::layer().with_writer(writer).with_ansi(ansi).with_target(false)).try_init(),
         Format::Json => registry.with(fmt::layer().json().flatten_event(true).with_writer(writer)).try_init(),
     };
     if let (Ok(()), Some(error)) = (started, bad) {

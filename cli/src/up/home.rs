@@ -48,9 +48,9 @@ impl Home {
     /// Takes the directory, making it when it is not there.
     pub(crate) fn take(state: Option<Utf8PathBuf>, fresh: impl FnOnce() -> Layout) -> Outcome<Self> {
         let shown = state.unwrap_or_else(|| Utf8PathBuf::from(DEFAULT_STATE));
-        fs_err::create_dir_all(&shown).map_err(said)?;
+        fs_err::create_dir_all(&shown)?;
         // Ledger, disks and token are nobody else's business.
-        fs_err::set_permissions(&shown, Permissions::from_mode(0o700)).map_err(said)?;
+        fs_err::set_permissions(&shown, Permissions::from_mode(0o700))?;
         Self::open(shown, Some(fresh))?.ok_or_else(|| Failure::new("the directory could not be made"))
     }
 
@@ -83,7 +83,7 @@ impl Home {
                 Some(make) => (make(), true),
                 None => return Ok(None),
             },
-            Err(error) => return Err(said(error)),
+            Err(error) => return Err(error.into()),
         };
         if layout.format > FORMAT {
             return Err(Failure::new(format!("{dir} was written by a newer drowse; use that one")));
@@ -164,10 +164,6 @@ impl Layout {
     pub(crate) fn node_ids(&self) -> impl Iterator<Item = (String, u16)> {
         self.node_ports.iter().enumerate().map(|(index, port)| (format!("node-{}", index + 1), *port))
     }
-}
-
-fn said(error: std::io::Error) -> Failure {
-    Failure::new(error.to_string())
 }
 
 #[cfg(test)]

@@ -42,7 +42,23 @@ pub(super) struct Settings<'a> {
 /// The bodies of one node: what ends them once its daemon has ended.
 pub(crate) struct Bodies {
     node: String,
-    executor: Arc<Mutex<Option<Arc<dyn executor::Executor>>>>,
+    opened: Arc<Mutex<Option<Opened>>>,
+}
+
+/// What bodies run on.
+#[derive(Clone)]
+enum Opened {
+    Oci(Oci),
+    Fake(Arc<Fake>),
+}
+
+impl Opened {
+    fn executor(&self) -> Arc<dyn executor::Executor> {
+        match self {
+            Self::Oci(oci) => Arc::new(oci.clone()),
+            Self::Fake(fake) => fake.clone(),
+        }
+    }
 }
 
 /// Starts one node.
@@ -55,7 +71,7 @@ pub(super) fn start(
     daemons: &mut JoinSet<Ended>,
 ) -> Outcome<Bodies> {
     let config = configure(settings, home, token)?;
-    fs_err::create_dir_all(&config.state).map_err(|error| Failure::new(error.to_string()))?;
+    fs_err::create_dir_all(&config.state)?;
     let meter = reading::Machine::new(config.state.clone())
         .map_err(|error| Failure::new(format!("this machine cannot be measured: {}", chain(&error))))?;
     let opened = Arc::new(Mutex::new(None));
@@ -65,8 +81,9 @@ pub(super) fn start(
         database: Database::File,
         executor: Box::new(move |ledger_id| {
             Box::pin(async move {
-                let executor = open(&env_of, &config_of, ledger_id).await?;
-                *keep.lock().unwrap_or_else(PoisonError::into_inner) = Some(executor.clone());
+                let opened = open(&env_of, &config_of, ledger_id).await?;
+                let executor = opened.executor();
+                *keep.lock().unwrap_or_else(PoisonError::into_inner) = Some(opened);
                 Ok(executor)
             })
         }),
@@ -77,7 +94,7 @@ pub(super) fn start(
         let ended = drowse_node::run(env, config, parts, shutdown).await;
         (id, ended.map_err(|error| chain(&error)))
     });
-    Ok(Bodies { node: settings.id.to_owned(), executor: opened })
+    Ok(Bodies { node: settings.id.to_owned(), opened })
 }
 
 /// The settings of a node: what is here decides where it is, the environment may set the rest.
@@ -101,13 +118,9 @@ fn configure(settings: &Settings<'_>, home: &Home, token: Token) -> Outcome<Conf
 }
 
 /// Opens what a node's bodies run on.
-async fn open(
-    env: &Env,
-    config: &Config,
-    ledger_id: LedgerId,
-) -> Result<Arc<dyn executor::Executor>, executor::oci::OpenError> {
+async fn open(env: &Env, config: &Config, ledger_id: LedgerId) -> Result<Opened, executor::oci::OpenError> {
     if config.executor == Runs::Fake {
-        return Ok(Fake::new(env, fake::Machine::default()));
+        return Ok(Opened::Fake(Fake::new(env, fake::Machine::default())));
     }
     let settings = OciConfig {
         runtime: config.runtime.as_str().into(),
@@ -119,7 +132,7 @@ async fn open(
         ledger_id,
         deadlines: Deadlines::default(),
     };
-    Ok(Arc::new(Oci::open(env.clone(), settings).await?))
+    Ok(Opened::Oci(Oci::open(env.clone(), settings).await?))
 }
 
 /// Refuses early what would fail at the first space.
@@ -143,10 +156,10 @@ pub(crate) async fn bodies(
     let settings = Settings { id, port, gateway: "http://127.0.0.1:1", check_in: Duration::from_secs(1) };
     let config = configure(&settings, home, token)?;
     let Some(ledger_id) = ledger_id(&config.state)? else { return Ok(None) };
-    let executor = open(env, &config, ledger_id)
+    let opened = open(env, &config, ledger_id)
         .await
         .map_err(|error| Failure::new(format!("{id}: {}", chain(&error))))?;
-    Ok(Some(Bodies { node: id.to_owned(), executor: Arc::new(Mutex::new(Some(executor))) }))
+    Ok(Some(Bodies { node: id.to_owned(), opened: Arc::new(Mutex::new(Some(opened))) }))
 }
 
 /// Whose bodies lie there.
@@ -160,7 +173,7 @@ fn ledger_id(state: &Utf8Path) -> Outcome<Option<LedgerId>> {
     if !file.exists() {
         return Ok(None);
     }
-    let text = fs_err::read_to_string(&file).map_err(|error| Failure::new(error.to_string()))?;
+    let text = fs_err::read_to_string(&file)?;
     let identity: Identity = serde_json::from_str(&text)
         .map_err(|error| Failure::new(format!("{file} cannot be read: {error}")))?;
     Ok(Some(identity.ledger_id))
@@ -169,8 +182,9 @@ fn ledger_id(state: &Utf8Path) -> Outcome<Option<LedgerId>> {
 /// Ends every process of every space of a node, several at a time. Answers how many there were, and what could not be
 /// ended.
 pub(crate) async fn stop_bodies(bodies: &Bodies) -> (usize, Vec<String>) {
-    let executor = bodies.executor.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let Some(executor) = executor else { return (0, Vec::new()) };
+    let opened = bodies.opened.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let Some(opened) = opened else { return (0, Vec::new()) };
+    let executor = opened.executor();
     let found = match executor.list().await {
         Ok(found) => found,
         Err(error) => return (0, vec![format!("{}: {}", bodies.node, chain(&error))]),
@@ -188,5 +202,13 @@ pub(crate) async fn stop_bodies(bodies: &Bodies) -> (usize, Vec<String>) {
         });
     }
     let ended = ending.join_all().await;
-    (ended.len(), ended.into_iter().flatten().collect())
+    let (count, mut left): (usize, Vec<String>) = (ended.len(), ended.into_iter().flatten().collect());
+    if let (Opened::Oci(oci), true) = (&opened, left.is_empty()) {
+        match oci.leave().await {
+            Ok(true) => {}
+            Ok(false) => left.push(format!("{}: some bodies are still there", bodies.node)),
+            Err(error) => left.push(format!("{}: {}", bodies.node, chain(&error))),
+        }
+    }
+    (count, left)
 }

@@ -54,7 +54,7 @@ async fn file(
         Some(parent) if !parent.as_str().is_empty() => parent,
         _ => Utf8Path::new("."),
     };
-    fs_err::create_dir_all(directory).map_err(|error| Failure::new(error.to_string()))?;
+    fs_err::create_dir_all(directory)?;
     // The kernel takes the caller's umask off these bits.
     let bits = Permissions::from_mode(mode.unwrap_or(0o666));
     let mut builder = tempfile::Builder::new();
@@ -92,8 +92,7 @@ async fn directory(
     client: &Client,
     progress: &mut Progress,
 ) -> Outcome<()> {
-    let made = |error: std::io::Error| Failure::new(error.to_string());
-    fs_err::create_dir_all(target).map_err(made)?;
+    fs_err::create_dir_all(target)?;
     let mut left: Vec<(Vec<FileEntry>, Utf8PathBuf)> = vec![(entries, target.to_owned())];
     while let Some((entries, target)) = left.pop() {
         for entry in entries {
@@ -117,7 +116,7 @@ async fn directory(
                     eprintln!("note: {shown} is a directory not named in UTF-8 and was left out");
                 }
                 FileKind::Directory => {
-                    fs_err::create_dir_all(&target).map_err(made)?;
+                    fs_err::create_dir_all(&target)?;
                     let inner = There { path: entry.path, ..there.clone() };
                     left.push((remote::list(&inner, client).await?, target));
                 }

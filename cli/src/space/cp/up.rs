@@ -28,7 +28,8 @@ pub(super) async fn from_path(
     context: &Context,
     progress: &mut Progress,
 ) -> Outcome<()> {
-    let found = fs_err::metadata(here).map_err(failed)?;
+    let found = std::fs::metadata(here)
+        .map_err(|error| Failure::new(format!("{here} cannot be read: {}", why(&error))))?;
     // A path like `.` or `..` has the name of what it leads to.
     let name = match here.file_name() {
         Some(name) => name.to_owned(),
@@ -55,8 +56,10 @@ pub(super) async fn from_pipe(there: There, context: &Context, progress: &mut Pr
     send(tokio::io::stdin(), None, None, &there, &context.client, progress).await
 }
 
-fn failed(error: std::io::Error) -> Failure {
-    Failure::new(error.to_string())
+/// An error of the system without its number.
+fn why(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 /// Where the copy goes.
@@ -74,7 +77,7 @@ async fn target(there: &There, name: &str, is_directory: bool, client: &Client) 
 }
 
 async fn file(here: &Utf8Path, there: &There, client: &Client, progress: &mut Progress) -> Outcome<()> {
-    let failed = |error: std::io::Error| Failure::new(format!("{here} cannot be read: {error}"));
+    let failed = |error: std::io::Error| Failure::new(format!("{here} cannot be read: {}", why(&error)));
     let opened = tokio::fs::File::open(here).await.map_err(failed)?;
     let found = opened.metadata().await.map_err(failed)?;
     if !found.is_file() {
@@ -142,7 +145,7 @@ async fn directory(here: &Utf8Path, there: &There, client: &Client, progress: &m
         }
         for path in paths {
             let target = join(&target, path.file_name().unwrap_or_default());
-            let is_link = fs_err::symlink_metadata(&path).map_err(failed)?.is_symlink();
+            let is_link = fs_err::symlink_metadata(&path)?.is_symlink();
             let Ok(found) = fs_err::metadata(&path) else {
                 eprintln!("note: {path} leads nowhere and was left out");
                 continue;
@@ -164,8 +167,8 @@ async fn directory(here: &Utf8Path, there: &There, client: &Client, progress: &m
 /// What is in a directory here, in byte order.
 fn entries(directory: &Utf8Path) -> Outcome<Vec<Utf8PathBuf>> {
     let mut paths = Vec::new();
-    for entry in fs_err::read_dir(directory).map_err(failed)? {
-        match Utf8PathBuf::from_path_buf(entry.map_err(failed)?.path()) {
+    for entry in fs_err::read_dir(directory)? {
+        match Utf8PathBuf::from_path_buf(entry?.path()) {
             Ok(path) => paths.push(path),
             Err(path) => eprintln!("note: {} is not named in UTF-8 and was left out", path.display()),
         }
