@@ -1,1 +1,40 @@
-//! Placeholder.
+//! The front door of a fleet. It holds no space state: which node runs a space is asked of the nodes, and what is
+//! remembered of their answers is a hint.
+//!
+//! The modules stand in the order a request meets them. A request comes through a *door*, the space is *found*
+//! (cache, else every node is asked), a new one is *placed*, and the request is *forwarded* raw. Beside that,
+//! nodes check in with the *fleet*, which knows who must be asked, and get their configuration from the
+//! *authority*.
+
+/// Settings, read once and validated before anything is bound.
+pub mod config;
+
+/// What is answered where: routes, credentials, and one module per group of verbs.
+mod door;
+
+/// Which node holds a space.
+mod find;
+
+/// Which node takes a new space.
+mod place;
+
+/// A request as it goes on to a node, and its answer as it comes back.
+mod forward;
+
+/// Which nodes there are, and what each last said.
+mod fleet;
+
+/// The fleet's configuration, handed to nodes.
+mod authority;
+
+/// What survives a restart.
+mod db;
+
+/// Counters for operators.
+mod metrics;
+
+/// The parts put together, from start to end.
+mod service;
+
+pub use config::Config;
+pub use service::{Error, Parts, run};

@@ -1,2 +1,55 @@
-//! Placeholder.
-fn main() {}
+//! `drowse-gateway`: arguments, configuration, logs, run, exit code.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use drowse_gateway::{Config, Parts, config::Args, run};
+use drowse_shared::{
+    seams::Env,
+    shutdown::{Shutdown, signalled},
+    telemetry,
+};
+
+/// Bad usage: a setting that cannot be read.
+const USAGE: u8 = 64;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            // Help and version come this way too.
+            let code = if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
+            let _ = error.print();
+            return code;
+        }
+    };
+    let config = match Config::read(args) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("error: {:#}", anyhow::Error::new(error));
+            return ExitCode::from(USAGE);
+        }
+    };
+    telemetry::init(&config.log);
+    match start(config).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn start(config: Config) -> anyhow::Result<()> {
+    let env = Env::real();
+    tracing::info!("{config}");
+    let parts = Parts::open(&env, &config)?;
+    let shutdown = Shutdown::new();
+    let signal = shutdown.clone();
+    env.spawn("signals", async move {
+        signalled().await;
+        signal.stop();
+    });
+    Ok(run(env, config, parts, shutdown).await?)
+}

@@ -102,7 +102,8 @@ where
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE)
         .pool_max_idle_per_host(64)
-        .retry_canceled_requests(false)
+        // Only what was never written goes out again, on a fresh connection: the kept one had been closed meanwhile.
+        .retry_canceled_requests(true)
         .set_host(true)
         .build(Connector(env.net.clone()))
 }

@@ -1,0 +1,224 @@
+//! Settings: from flags and environment, checked before anything is bound, printed once with secrets masked.
+
+use std::{fmt, time::Duration};
+
+use camino::Utf8PathBuf;
+use clap::Parser;
+use drowse_shared::{
+    telemetry,
+    token::{self, Token},
+    units,
+};
+
+use crate::{find, place::Gates};
+
+/// What a person may set. Secrets come from the environment or a file, never from a flag.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "drowse-gateway", version, about = "The front door of a Drowse fleet")]
+pub struct Args {
+    /// Where to listen, host:port
+    #[arg(long, env = "DROWSE_GATEWAY_LISTEN", default_value = "127.0.0.1:4677", value_name = "HOST:PORT")]
+    pub listen: String,
+    /// Directory of the gateway's database
+    #[arg(long, env = "DROWSE_STATE", default_value = "/var/lib/drowse/gateway", value_name = "DIR")]
+    pub state: Utf8PathBuf,
+    /// File that holds the fleet token; DROWSE_TOKEN may hold the token itself instead
+    #[arg(long, env = "DROWSE_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<Utf8PathBuf>,
+    /// This is the first gateway of a new fleet: with an empty database, do not wait for nodes that know more
+    #[arg(long, env = "DROWSE_NEW_FLEET")]
+    pub new_fleet: bool,
+    /// How nodes are asked for a space
+    #[command(flatten)]
+    pub lookup: LookupArgs,
+    /// Which nodes take new spaces
+    #[command(flatten)]
+    pub placement: PlacementArgs,
+    /// Logs
+    #[command(flatten)]
+    pub log: telemetry::Config,
+}
+
+/// How nodes are asked for a space.
+#[derive(Debug, Clone, clap::Args)]
+pub struct LookupArgs {
+    /// Longest wait for a node's answer to a lookup, connecting included
+    #[arg(long, env = "DROWSE_LOOKUP_DEADLINE", default_value = "2s", value_parser = units::duration)]
+    pub lookup_deadline: Duration,
+    /// How long other live nodes may still answer once one said yes
+    #[arg(long, env = "DROWSE_LOOKUP_GRACE", default_value = "150ms", value_parser = units::duration)]
+    pub lookup_grace: Duration,
+    /// Most spaces whose node is remembered
+    #[arg(long, env = "DROWSE_CACHE_ENTRIES", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub cache_entries: u32,
+    /// How long a space's node is remembered
+    #[arg(long, env = "DROWSE_CACHE_AGE", default_value = "60s", value_parser = units::duration)]
+    pub cache_age: Duration,
+}
+
+/// Which nodes take new spaces.
+#[derive(Debug, Clone, clap::Args)]
+pub struct PlacementArgs {
+    /// A node whose processors are busier than this, in percent, takes no new space
+    #[arg(long, env = "DROWSE_CPU_PERCENT_MAX", default_value_t = 70.0, value_parser = percent)]
+    pub cpu_percent_max: f64,
+    /// A node with so many active spaces takes no new one
+    #[arg(long, env = "DROWSE_ACTIVE_MAX", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..))]
+    pub active_max: u64,
+    /// A node whose data disk has less than this left takes no new space (5 % of a small disk)
+    #[arg(long, env = "DROWSE_DISK_FLOOR", default_value = "10GiB", value_parser = units::bytes)]
+    pub disk_floor: u64,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.0..=100.0).contains(&value) => Ok(value),
+        _ => Err("a percentage is a number from 0 to 100".to_owned()),
+    }
+}
+
+/// Settings that were checked.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: String,
+    /// Where the database is.
+    pub state: Utf8PathBuf,
+    /// The fleet token.
+    pub token: Token,
+    /// Whether it was told that it is the first gateway of a new fleet.
+    pub new_fleet: bool,
+    /// How nodes are asked.
+    pub find: find::Limits,
+    /// Which nodes take new spaces.
+    pub gates: Gates,
+    /// Logs.
+    pub log: telemetry::Config,
+}
+
+/// Why a setting is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The token.
+    #[error(transparent)]
+    Token(#[from] token::Error),
+    /// Where to listen.
+    #[error("DROWSE_GATEWAY_LISTEN is {0:?}; write it as host:port, for example 127.0.0.1:4677")]
+    Listen(String),
+    /// A deadline that leaves no time.
+    #[error("{variable} must be longer than 0; its default is {default}")]
+    Zero {
+        /// Which setting.
+        variable: &'static str,
+        /// What it is when it is not set.
+        default: &'static str,
+    },
+}
+
+impl Config {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// Naming the variable and the fix.
+    pub fn read(args: Args) -> Result<Self, Error> {
+        #[expect(clippy::disallowed_methods, reason = "a secret is never a flag, so clap does not see it")]
+        let value = std::env::var("DROWSE_TOKEN").ok();
+        let token = Token::load(value.as_deref(), args.token_file.as_deref())?;
+        Self::checked(args, token)
+    }
+
+    /// Checks the settings, with a token that is already at hand.
+    ///
+    /// # Errors
+    /// Naming the variable and the fix.
+    pub fn checked(args: Args, token: Token) -> Result<Self, Error> {
+        let port = args.listen.rsplit_once(':').and_then(|(host, port)| {
+            let port = port.parse::<u16>().ok()?;
+            (!host.is_empty()).then_some(port)
+        });
+        if port.is_none() {
+            return Err(Error::Listen(args.listen));
+        }
+        if args.lookup.lookup_deadline.is_zero() {
+            return Err(Error::Zero { variable: "DROWSE_LOOKUP_DEADLINE", default: "2s" });
+        }
+        Ok(Self {
+            listen: args.listen,
+            state: args.state,
+            token,
+            new_fleet: args.new_fleet,
+            find: find::Limits {
+                deadline: args.lookup.lookup_deadline,
+                grace: args.lookup.lookup_grace,
+                cache_entries: args.lookup.cache_entries as usize,
+                cache_age: args.lookup.cache_age,
+            },
+            gates: Gates {
+                cpu_percent_max: args.placement.cpu_percent_max,
+                active_max: args.placement.active_max,
+                disk_floor_bytes: args.placement.disk_floor,
+            },
+            log: args.log,
+        })
+    }
+
+    /// Every default, with this token. For a fleet inside one process, and for tests.
+    ///
+    /// # Panics
+    /// Never: the defaults are tested.
+    pub fn with_defaults(token: Token) -> Self {
+        let args = Args::parse_from(["drowse-gateway"]);
+        Self::checked(args, token).expect("the defaults are valid")
+    }
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { listen, state, token: _, new_fleet, find, gates, log: _ } = self;
+        write!(
+            f,
+            "configuration: listen={listen} state={state} token=*** new_fleet={new_fleet} \
+             lookup_deadline_ms={} lookup_grace_ms={} cache_entries={} cache_age_seconds={} \
+             cpu_percent_max={} active_max={} disk_floor_bytes={}",
+            find.deadline.as_millis(),
+            find.grace.as_millis(),
+            find.cache_entries,
+            find.cache_age.as_secs(),
+            gates.cpu_percent_max,
+            gates.active_max,
+            gates.disk_floor_bytes,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token() -> Token {
+        Token::checked("0123456789abcdef0123456789abcdef", "test").expect("long enough")
+    }
+
+    #[test]
+    fn the_defaults_are_valid_and_the_token_is_not_printed() {
+        let shown = Config::with_defaults(token()).to_string();
+        assert!(shown.contains("lookup_deadline_ms=2000") && shown.contains("token=***"), "{shown}");
+        assert!(!shown.contains("0123456789abcdef"), "{shown}");
+    }
+
+    #[test]
+    fn a_bad_setting_names_its_variable() {
+        for (flags, says) in [
+            (["--listen", "4677"], "DROWSE_GATEWAY_LISTEN"),
+            (["--listen", ":4677"], "DROWSE_GATEWAY_LISTEN"),
+            (["--lookup-deadline", "0"], "DROWSE_LOOKUP_DEADLINE"),
+        ] {
+            let args = Args::parse_from(["drowse-gateway"].into_iter().chain(flags));
+            let error = Config::checked(args, token()).expect_err("refused").to_string();
+            assert!(error.contains(says), "{error}");
+        }
+        for flags in [["--cpu-percent-max", "101"], ["--disk-floor", "10GB"], ["--cache-entries", "0"]] {
+            assert!(Args::try_parse_from(["drowse-gateway"].into_iter().chain(flags)).is_err(), "{flags:?}");
+        }
+    }
+}

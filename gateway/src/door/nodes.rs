@@ -1,0 +1,80 @@
+//! Verbs about nodes.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Json,
+    extract::{Request, State},
+};
+use drowse_shared::api::{
+    Code, Error, JSON_BODY_BYTES_MAX,
+    nodes::{CheckIn, CheckedIn, ListNodes, NodeList, NodeReadmitted, NodeRemoved, OneNode},
+    parse,
+};
+
+use super::body;
+use crate::{
+    fleet::{readmit as back, torn_down},
+    service::Gateway,
+};
+
+/// Largest check-in: a roster of thousands of nodes and a copy of the configuration.
+const CHECK_IN_BYTES_MAX: usize = 16 << 20;
+/// Longest comparison of a removed node's spaces with everybody else's.
+const READMIT: Duration = Duration::from_secs(120);
+
+/// `checkIn`, from nodes.
+pub(super) async fn check_in(
+    State(gateway): State<Arc<Gateway>>,
+    request: Request,
+) -> Result<Json<CheckedIn>, Error> {
+    let bytes = body::read(request.into_body(), CHECK_IN_BYTES_MAX).await?;
+    let said: CheckIn = parse(&bytes)?;
+    gateway.fleet.check_in(said).await.map(Json)
+}
+
+/// `listNodes`.
+pub(super) async fn list(
+    State(gateway): State<Arc<Gateway>>,
+    request: Request,
+) -> Result<Json<NodeList>, Error> {
+    let bytes = body::read(request.into_body(), JSON_BODY_BYTES_MAX).await?;
+    let ListNodes {} = parse(&bytes)?;
+    gateway.fleet.list().map(Json)
+}
+
+/// `removeNode`.
+pub(super) async fn remove(
+    State(gateway): State<Arc<Gateway>>,
+    request: Request,
+) -> Result<Json<NodeRemoved>, Error> {
+    let bytes = body::read(request.into_body(), JSON_BODY_BYTES_MAX).await?;
+    let wish: OneNode = parse(&bytes)?;
+    let (removed, ledger) = gateway.fleet.remove(wish.node_id).await?;
+    if let Some(ledger) = ledger {
+        gateway.finder.forget_node(&ledger);
+    }
+    Ok(Json(removed))
+}
+
+/// `readmitNode`.
+pub(super) async fn readmit(
+    State(gateway): State<Arc<Gateway>>,
+    request: Request,
+) -> Result<Json<NodeReadmitted>, Error> {
+    let bytes = body::read(request.into_body(), JSON_BODY_BYTES_MAX).await?;
+    let wish: OneNode = parse(&bytes)?;
+    let id = wish.node_id.clone();
+    let compared =
+        back::readmit(gateway.fleet.clone(), gateway.finder.clone(), gateway.peers.clone(), wish.node_id);
+    let task = async move {
+        tokio::time::timeout(READMIT, compared).await.unwrap_or_else(|_| {
+            let message = format!(
+                "comparing the spaces of node {id} took more than {} s; it stays removed",
+                READMIT.as_secs()
+            );
+            Err(Error::new(Code::NodeSilent, message))
+        })
+    };
+    gateway.env.finish("readmit", task).await.unwrap_or_else(|| Err(torn_down())).map(Json)
+}

@@ -1,0 +1,259 @@
+//! Which node holds a space: a hint from the cache, else every node is asked.
+
+/// One round of lookups.
+mod ask;
+/// Hints: which node was last seen to hold a space.
+pub(crate) mod cache;
+/// What the answers of a round mean.
+pub(crate) mod verdict;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use drowse_shared::{
+    api::nodes::{Held, Intent, Lookup, LookupAnswer},
+    id::{LedgerId, SpaceId},
+    name::SpaceRef,
+    seams::Env,
+};
+use futures_util::{
+    FutureExt as _,
+    future::{BoxFuture, Shared},
+};
+use tokio::{sync::Semaphore, time::Instant};
+
+use crate::{
+    fleet::{Fleet, Peer},
+    forward::peer::Peers,
+    metrics::Metrics,
+};
+use cache::{Cache, Hit};
+use verdict::{Answer, Said, Verdict};
+
+/// Most lookups on the wire at once.
+const LOOKUPS_MAX: usize = 2048;
+/// Most names remembered for having had two holders.
+const SUSPECTS_MAX: usize = 1024;
+/// Largest answer to a lookup.
+const LOOKUP_BYTES_MAX: usize = 64 << 10;
+
+/// How nodes are asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest wait for one node, connecting included.
+    pub deadline: Duration,
+    /// How long live nodes may still answer once one said yes.
+    pub grace: Duration,
+    /// Most spaces remembered.
+    pub cache_entries: usize,
+    /// How long each is.
+    pub cache_age: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            deadline: Duration::from_secs(2),
+            grace: Duration::from_millis(150),
+            cache_entries: 100_000,
+            cache_age: Duration::from_secs(60),
+        }
+    }
+}
+
+type Flight = Shared<BoxFuture<'static, Arc<Vec<Said>>>>;
+
+/// Finds spaces.
+pub(crate) struct Finder {
+    env: Env,
+    fleet: Arc<Fleet>,
+    peers: Arc<Peers>,
+    metrics: Arc<Metrics>,
+    limits: Limits,
+    cache: Mutex<Cache>,
+    /// Reads of one name that are on the way; whoever reads it meanwhile waits for the same answers.
+    flights: Mutex<BTreeMap<SpaceRef, Flight>>,
+    /// Names a second node said yes to after a decision. Their next round waits for every answer.
+    suspects: Mutex<BTreeMap<SpaceRef, Instant>>,
+    lookups: Semaphore,
+}
+
+impl Finder {
+    pub(crate) fn new(
+        env: &Env,
+        fleet: Arc<Fleet>,
+        peers: Arc<Peers>,
+        metrics: Arc<Metrics>,
+        limits: Limits,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            env: env.clone(),
+            fleet,
+            peers,
+            metrics,
+            limits,
+            cache: Mutex::new(Cache::new(limits.cache_entries, limits.cache_age)),
+            flights: Mutex::default(),
+            suspects: Mutex::default(),
+            lookups: Semaphore::new(LOOKUPS_MAX),
+        })
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn flights(&self) -> MutexGuard<'_, BTreeMap<SpaceRef, Flight>> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn suspects(&self) -> MutexGuard<'_, BTreeMap<SpaceRef, Instant>> {
+        self.suspects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the space was last seen, if its node is still of the fleet.
+    pub(crate) fn hint(&self, space: &SpaceRef) -> Option<(Peer, Hit)> {
+        let hit = self.cache().get(space, Instant::now());
+        let found = hit.and_then(|hit| match self.fleet.peer(&hit.ledger) {
+            Some(peer) => Some((peer, hit)),
+            None => {
+                self.cache().forget(space);
+                None
+            }
+        });
+        self.metrics.cache(found.is_some());
+        found
+    }
+
+    /// Remembers a node's own answer.
+    pub(crate) fn learn(&self, peer: &Peer, held: &Held) {
+        let hit = Hit { ledger: peer.ledger, id: held.id, name: held.name.clone(), epoch: held.epoch };
+        self.cache().put(hit, Instant::now());
+    }
+
+    /// Forgets a hint that proved wrong.
+    pub(crate) fn forget(&self, space: &SpaceRef) {
+        self.cache().forget(space);
+    }
+
+    /// Forgets a space that is gone.
+    pub(crate) fn forget_id(&self, id: &SpaceId) {
+        self.cache().forget(&SpaceRef::Id(*id));
+    }
+
+    /// Forgets everything about a node.
+    pub(crate) fn forget_node(&self, ledger: &LedgerId) {
+        self.cache().forget_node(ledger);
+    }
+
+    /// Asks every node, to read or use the space. Callers of one name share a round.
+    pub(crate) async fn find(self: &Arc<Self>, space: &SpaceRef) -> Verdict {
+        let (flight, joined) = self.board(space);
+        let said = flight.await;
+        let verdict = verdict::verdict(&said);
+        // A round that began before this caller came may have asked a node just before the space was built there.
+        if joined && !matches!(verdict, Verdict::Holder { .. }) {
+            let (flight, _) = self.board(space);
+            return verdict::verdict(&flight.await);
+        }
+        verdict
+    }
+
+    fn board(self: &Arc<Self>, space: &SpaceRef) -> (Flight, bool) {
+        let mut flights = self.flights();
+        if let Some(flight) = flights.get(space) {
+            return (flight.clone(), true);
+        }
+        let (finder, about) = (self.clone(), space.clone());
+        let flight = async move {
+            let said = finder.round(&about, Intent::Read, false).await;
+            finder.flights().remove(&about);
+            Arc::new(said)
+        };
+        // The flight is flown by a task: the caller that began it may leave.
+        let task = {
+            let env = self.env.clone();
+            async move { env.finish("lookup", flight).await.unwrap_or_default() }
+        };
+        let flight = task.boxed().shared();
+        flights.insert(space.clone(), flight.clone());
+        (flight, false)
+    }
+
+    /// Asks every node, to create the space if all say no. Inside the name's slot.
+    pub(crate) async fn find_to_create(self: &Arc<Self>, space: &SpaceRef) -> Verdict {
+        verdict::verdict(&self.round(space, Intent::Create, false).await)
+    }
+
+    /// Asks every node and waits for every answer.
+    pub(crate) async fn ask_all(self: &Arc<Self>, space: &SpaceRef, intent: Intent) -> Vec<Said> {
+        self.round(space, intent, true).await
+    }
+
+    /// Asks one node, as a hint about it is not enough to begin a large upload.
+    pub(crate) async fn confirm(&self, peer: &Peer, space: &SpaceRef) -> Answer {
+        let answer = self.ask_one(peer, space, Intent::Read).await;
+        match &answer {
+            Answer::Yes(held) => self.learn(peer, held),
+            Answer::No { .. } | Answer::Silent(_) => self.forget(space),
+        }
+        answer
+    }
+
+    async fn ask_one(&self, peer: &Peer, space: &SpaceRef, intent: Intent) -> Answer {
+        let lookup = Lookup { space: space.clone(), intent };
+        let asked = tokio::time::timeout(self.limits.deadline, async {
+            let Ok(_permit) = self.lookups.acquire().await else {
+                return Answer::Silent("shutting down".to_owned());
+            };
+            let deadline = self.limits.deadline;
+            let call = self.peers.call::<_, LookupAnswer>(
+                &peer.endpoint,
+                "lookup",
+                &lookup,
+                deadline,
+                LOOKUP_BYTES_MAX,
+            );
+            match call.await {
+                Ok(LookupAnswer::Yes(held)) => Answer::Yes(held),
+                // A "no" counts only from who is known to be the node: before its first check-in anybody could be
+                // answering there.
+                Ok(LookupAnswer::No { .. }) if !self.fleet.has_heard(&peer.ledger) => {
+                    Answer::Silent("it has not checked in since this gateway started".to_owned())
+                }
+                Ok(LookupAnswer::No { ticket }) => Answer::No { ticket },
+                Err(failure) => Answer::Silent(failure.to_string()),
+            }
+        });
+        let answer = asked.await;
+        let answer = answer.unwrap_or_else(|_| {
+            Answer::Silent(format!("no answer within {} ms", self.limits.deadline.as_millis()))
+        });
+        self.metrics.lookup(match answer {
+            Answer::Yes(_) => "yes",
+            Answer::No { .. } => "no",
+            Answer::Silent(_) => "silent",
+        });
+        answer
+    }
+
+    fn is_suspect(&self, space: &SpaceRef) -> bool {
+        self.suspects().contains_key(space)
+    }
+
+    fn suspect(&self, space: SpaceRef) {
+        let mut suspects = self.suspects();
+        if suspects.len() >= SUSPECTS_MAX {
+            let oldest = suspects.iter().min_by_key(|(_, since)| **since).map(|(space, _)| space.clone());
+            oldest.and_then(|space| suspects.remove(&space));
+        }
+        suspects.insert(space, Instant::now());
+    }
+
+    fn clear(&self, space: &SpaceRef) {
+        self.suspects().remove(space);
+    }
+}

@@ -1,0 +1,277 @@
+//! Which nodes there are, and what each last said.
+//!
+//! What is known for good, the roster above all, changes only by check-ins and by `removeNode` and `readmitNode`, one
+//! change at a time, and is on disk before anybody is told. What nodes last reported lives in memory: after a restart a
+//! node is *silent* until it is heard.
+
+/// Telling nodes a new roster at once, and hearing those that are known after a restart.
+pub(crate) mod announce;
+/// Spaces placed since a reading.
+pub(crate) mod counts;
+/// What a check-in means.
+pub(crate) mod judge;
+/// Bringing a removed node back.
+pub(crate) mod readmit;
+/// Changes of a roster.
+pub(crate) mod roster;
+/// What is known and heard, and what follows from it.
+mod state;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use drowse_shared::{
+    api::{
+        Code, Error,
+        nodes::{CheckIn, CheckedIn, NodeList, NodeRemoved, NodeState, Roster},
+    },
+    db::Db,
+    id::{FleetId, LedgerId, NodeId, SpaceId, Ticket},
+    seams::Env,
+};
+use tokio::sync::Notify;
+
+use crate::{
+    db::{self, Kept},
+    place::Gates,
+};
+use counts::Outcome;
+use state::State;
+
+#[cfg(test)]
+pub(crate) use judge::tests::check_in as check_in_for_tests;
+
+/// A node that can be asked and sent to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Peer {
+    /// What it really is.
+    pub(crate) ledger: LedgerId,
+    /// What an operator calls it.
+    pub(crate) id: NodeId,
+    /// Where it is reached.
+    pub(crate) endpoint: Arc<str>,
+    /// Whether it checks in.
+    pub(crate) live: bool,
+}
+
+/// A place for a new space, counted at once. Whoever has it says what became of it.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Pick {
+    /// Where the space goes.
+    pub(crate) peer: Peer,
+    /// The node's permission.
+    pub(crate) ticket: Ticket,
+}
+
+/// The fleet, as this gateway knows it.
+pub(crate) struct Fleet {
+    env: Env,
+    db: Db,
+    gates: Gates,
+    state: Mutex<State>,
+    // Held by whoever changes what is kept, from reading it to having written it.
+    order: tokio::sync::Mutex<()>,
+    // The roster changed, or a node was heard.
+    changed: Notify,
+    announce: Notify,
+}
+
+impl Fleet {
+    /// Takes up what was kept. A gateway that kept nothing learns first, unless it was told that the fleet is new.
+    pub(crate) async fn open(
+        env: &Env,
+        db: Db,
+        gates: Gates,
+        new_fleet: bool,
+    ) -> Result<Self, drowse_shared::db::Error> {
+        let mut kept = db::load(&db).await?;
+        if kept.roster.is_none() && new_fleet {
+            let fleet_id = FleetId::mint(env);
+            kept.roster = Some(roster::empty(fleet_id));
+            kept.bundle = Some(crate::authority::first(fleet_id));
+            db::save(&db, kept.clone()).await?;
+            tracing::info!(fleet = %fleet_id, "a new fleet");
+        }
+        Ok(Self {
+            env: env.clone(),
+            db,
+            gates,
+            state: Mutex::new(State::new(kept)),
+            order: tokio::sync::Mutex::new(()),
+            changed: Notify::new(),
+            announce: Notify::new(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a check-in, or the answer of a node that was asked to report. Runs to its end once begun.
+    pub(crate) async fn check_in(self: &Arc<Self>, said: CheckIn) -> Result<CheckedIn, Error> {
+        let fleet = self.clone();
+        let task = async move {
+            let _order = fleet.order.lock().await;
+            let draft = fleet.state().draft(&said)?;
+            if let Some(kept) = draft.kept.as_ref().filter(|_| draft.durable) {
+                fleet.keep(kept.clone()).await?;
+            }
+            let wall = fleet.env.clock.wall();
+            let (answer, news) = fleet.state().commit(draft, said, wall);
+            fleet.changed.notify_waiters();
+            if news {
+                fleet.announce.notify_one();
+            }
+            Ok(answer)
+        };
+        self.env.finish("check-in", task).await.unwrap_or_else(|| Err(torn_down()))
+    }
+
+    async fn keep(&self, kept: Kept) -> Result<(), Error> {
+        db::save(&self.db, kept).await.map_err(|error| {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "the gateway's database cannot be written"
+            );
+            Error::new(Code::Internal, "the gateway cannot write its database; its log says why")
+        })
+    }
+
+    /// Every node that may hold a space.
+    pub(crate) fn asked(&self) -> Vec<Peer> {
+        self.state().asked()
+    }
+
+    /// A node that may hold a space.
+    pub(crate) fn peer(&self, ledger: &LedgerId) -> Option<Peer> {
+        self.state().peer(ledger)
+    }
+
+    /// Whether this process has heard the node.
+    pub(crate) fn has_heard(&self, ledger: &LedgerId) -> bool {
+        self.state().has_heard(ledger)
+    }
+
+    /// Whether the node checks in.
+    pub(crate) fn is_live(&self, ledger: &LedgerId) -> bool {
+        self.state().is_live(ledger)
+    }
+
+    /// Refuses while the fleet is still learning which nodes it has.
+    pub(crate) fn knows_its_nodes(&self) -> Result<(), Error> {
+        self.state().knows_its_nodes()
+    }
+
+    /// Picks a node for a new space among those that gave a ticket, and counts it at once.
+    pub(crate) fn pick(&self, tickets: &BTreeMap<LedgerId, Ticket>) -> Result<Pick, NoCapacity> {
+        self.state().pick(tickets, &self.gates)
+    }
+
+    /// What became of a pick.
+    pub(crate) fn settle(&self, ledger: &LedgerId, outcome: Outcome) {
+        self.state().settle(ledger, outcome);
+    }
+
+    /// A space was destroyed there.
+    pub(crate) fn destroyed(&self, ledger: &LedgerId, id: &SpaceId) {
+        self.state().destroyed(ledger, id);
+    }
+
+    /// Waits until a node was heard or the roster changed, at most so long.
+    pub(crate) async fn news(&self, patience: Duration) {
+        let _ = tokio::time::timeout(patience, self.changed.notified()).await;
+    }
+
+    /// `listNodes`.
+    pub(crate) fn list(&self) -> Result<NodeList, Error> {
+        self.state().list(&self.gates)
+    }
+
+    /// Nodes by state.
+    pub(crate) fn census(&self) -> Vec<(NodeState, u64)> {
+        self.state().census()
+    }
+
+    /// `removeNode`: refused while it is live, or may be. Answers the ledger that was removed.
+    pub(crate) async fn remove(
+        self: &Arc<Self>,
+        id: NodeId,
+    ) -> Result<(NodeRemoved, Option<LedgerId>), Error> {
+        let fleet = self.clone();
+        let task = async move {
+            let _order = fleet.order.lock().await;
+            let Some((ledger, kept)) = fleet.state().removal(&id)? else {
+                return Ok((NodeRemoved { removed: false }, None));
+            };
+            fleet.keep(kept.clone()).await?;
+            fleet.state().replace(kept);
+            fleet.changed.notify_waiters();
+            fleet.announce.notify_one();
+            tracing::warn!(node = %id, %ledger, "removed; its spaces stay frozen until it is readmitted");
+            Ok((NodeRemoved { removed: true }, Some(ledger)))
+        };
+        self.env.finish("remove-node", task).await.unwrap_or_else(|| Err(torn_down()))
+    }
+
+    /// A removed node that was heard, to be looked at before it is readmitted.
+    pub(crate) fn removed_peer(&self, id: &NodeId) -> Result<Peer, Error> {
+        self.state().removed_peer(id)
+    }
+
+    /// From now on lookups ask this removed node too, or no longer.
+    pub(crate) fn set_returning(&self, ledger: LedgerId, returning: bool) {
+        self.state().set_returning(ledger, returning);
+    }
+
+    /// Puts a removed node back into the roster.
+    pub(crate) async fn readmit(&self, peer: &Peer) -> Result<(), Error> {
+        let _order = self.order.lock().await;
+        let kept = self.state().readmission(peer)?;
+        self.keep(kept.clone()).await?;
+        self.state().replace(kept);
+        self.changed.notify_waiters();
+        self.announce.notify_one();
+        tracing::warn!(node = %peer.id, ledger = %peer.ledger, "readmitted");
+        Ok(())
+    }
+
+    /// Nodes that must be shown the newest roster, or that were not heard yet.
+    fn to_tell(&self) -> (Option<Roster>, Vec<Peer>) {
+        self.state().to_tell()
+    }
+
+    /// Ends learning when it is time, and founds the fleet if no node knew one. Answers when to look again.
+    async fn learn(&self) -> Option<Duration> {
+        let _order = self.order.lock().await;
+        if let Some(wait) = self.state().learning_left() {
+            return Some(wait);
+        }
+        let fresh = FleetId::mint(&self.env);
+        let kept = self.state().learned(fresh)?;
+        if self.keep(kept.clone()).await.is_err() {
+            return Some(Duration::from_secs(1));
+        }
+        self.state().settle_learned(kept);
+        self.changed.notify_waiters();
+        self.announce.notify_one();
+        None
+    }
+}
+
+/// Nobody takes a new space.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct NoCapacity {
+    /// In words, for the caller.
+    pub(crate) error: Error,
+    /// Whether it is about to pass, as when a node has only just joined.
+    pub(crate) passing: bool,
+}
+
+/// The process is going down.
+pub(crate) fn torn_down() -> Error {
+    Error::new(Code::ShuttingDown, "the gateway is shutting down; try again")
+}

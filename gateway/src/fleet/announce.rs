@@ -1,0 +1,75 @@
+//! One task that keeps the nodes up to date: whenever the roster changes it shows it at once to every live node that
+//! does not echo it yet, and takes the answers as check-ins. The same call finds, after a restart, the nodes that are
+//! known but not heard.
+
+use std::{sync::Arc, time::Duration};
+
+use drowse_shared::{
+    api::nodes::{CheckIn, Report},
+    backoff::Backoff,
+    select_biased,
+    shutdown::Shutdown,
+};
+use futures_util::{StreamExt as _, stream};
+
+use super::{Fleet, Peer};
+use crate::forward::peer::Peers;
+
+/// Longest wait for one node's report.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// Most nodes asked at once.
+const AT_ONCE: usize = 64;
+/// Largest report: a reading and a roster of thousands of nodes.
+const BYTES_MAX: usize = 16 << 20;
+/// A node that joins opens its door a moment after it was taken in.
+const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(5));
+
+/// Runs until shutdown.
+pub(crate) async fn run(fleet: Arc<Fleet>, peers: Arc<Peers>, shutdown: Shutdown) {
+    let mut again = AGAIN;
+    loop {
+        let learning = fleet.learn().await;
+        let (roster, behind) = fleet.to_tell();
+        let told = behind.is_empty();
+        let report = Report { roster };
+        let asked = stream::iter(behind)
+            .map(|peer| ask(&fleet, &peers, &report, peer))
+            .buffer_unordered(AT_ONCE)
+            .collect::<()>();
+        select_biased! {
+            () = shutdown.stopping() => return,
+            () = asked => {}
+        }
+        let wait = match (told, learning) {
+            (true, None) => None,
+            (true, Some(wait)) => Some(wait),
+            (false, learning) => Some(learning.map_or(Duration::MAX, |wait| wait).min(again.wait())),
+        };
+        let pause = async {
+            match wait {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => std::future::pending().await,
+            }
+        };
+        select_biased! {
+            () = shutdown.stopping() => return,
+            () = fleet.announce.notified() => again.reset(),
+            () = pause => {}
+        }
+    }
+}
+
+async fn ask(fleet: &Arc<Fleet>, peers: &Peers, report: &Report, peer: Peer) {
+    match peers.call::<_, CheckIn>(&peer.endpoint, "report", report, DEADLINE, BYTES_MAX).await {
+        // Somebody else answers there; a check-in of its own would be judged, this is only noise.
+        Ok(said) if said.ledger_id != peer.ledger => {
+            tracing::debug!(node = %peer.id, endpoint = %peer.endpoint, found = %said.ledger_id, "another ledger answers there");
+        }
+        Ok(said) => {
+            if let Err(error) = fleet.check_in(said).await {
+                tracing::warn!(node = %peer.id, %error, "a node's report was refused");
+            }
+        }
+        Err(failure) => tracing::debug!(node = %peer.id, %failure, "a node did not report"),
+    }
+}

@@ -1,0 +1,10 @@
+//! A request as it goes on to a node, and its answer as it comes back. Nothing is retried once a byte was sent.
+
+/// Which headers pass, and which are ours.
+mod headers;
+/// One request to one node, raw.
+pub(crate) mod http;
+/// Our own calls to nodes: lookup, report, lists.
+pub(crate) mod peer;
+
+pub(crate) use headers::Belief;

@@ -1,0 +1,195 @@
+//! One request to one node: method, target, headers and body as received, the credential and our own words exchanged.
+
+use std::time::Duration;
+
+use axum::{
+    body::Body,
+    response::{IntoResponse as _, Response},
+};
+use bytes::Bytes;
+use drowse_shared::{
+    api::{Code, Error},
+    http::Peer as Caller,
+    id::RequestId,
+    name::SpaceRef,
+    select_biased,
+};
+use http::{Request, StatusCode, request::Parts};
+use http_body_util::{BodyExt as _, Limited};
+
+use super::{
+    headers::{self, Belief},
+    peer::{Failure, Peers},
+};
+use crate::fleet::{Fleet, Peer};
+
+/// Largest answer of a create or a destroy.
+const CAPTURED_BYTES_MAX: usize = 4 << 20;
+/// How often a node that keeps a request waiting is checked to be there at all.
+const WATCH: Duration = Duration::from_secs(5);
+/// Longest wait for a sign of life.
+const SIGN: Duration = Duration::from_secs(2);
+
+/// What a caller asked, so that it can be sent on more than once.
+#[derive(Clone)]
+pub(crate) struct Head {
+    method: http::Method,
+    target: String,
+    headers: http::HeaderMap,
+    caller: Option<Caller>,
+    /// Follows the request.
+    pub(crate) request_id: RequestId,
+    /// What it is about.
+    pub(crate) space: SpaceRef,
+}
+
+impl Head {
+    /// Takes what is needed of a request whose space is known.
+    pub(crate) fn new(parts: &Parts, request_id: RequestId, space: SpaceRef) -> Self {
+        Self {
+            method: parts.method.clone(),
+            target: parts.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned(),
+            headers: parts.headers.clone(),
+            caller: parts.extensions.get::<Caller>().cloned(),
+            request_id,
+            space,
+        }
+    }
+
+    fn request(
+        &self,
+        peer: &Peer,
+        peers: &Peers,
+        belief: Belief,
+        body: Body,
+    ) -> Result<Request<Body>, Failure> {
+        let mut headers = self.headers.clone();
+        let caller = self.caller.as_ref().map(|caller| caller.0.as_str());
+        headers::forwarded(&mut headers, caller, peers.bearer(), &self.request_id, &self.space, belief);
+        let mut request = Request::new(body);
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = format!("{}{}", peer.endpoint, self.target)
+            .parse()
+            .map_err(|error| Failure::Nonsense(format!("its endpoint cannot be used: {error}")))?;
+        *request.headers_mut() = headers;
+        Ok(request)
+    }
+}
+
+/// What came of a forward.
+pub(crate) enum Forwarded {
+    /// Its answer, head first, body as it comes.
+    Answer(Response),
+    /// The node does not hold the space. Never relayed.
+    NotMine,
+    /// It could not be reached; nothing was sent.
+    Unreached(String),
+    /// It was reached and gave no answer; what was asked may have been done.
+    Cut(String),
+}
+
+/// Sends a request on and answers as soon as the head of the answer is there.
+pub(crate) async fn forward(
+    fleet: &Fleet,
+    peers: &Peers,
+    peer: &Peer,
+    head: &Head,
+    belief: Belief,
+    body: Body,
+) -> Forwarded {
+    let sent = async { peers.send(head.request(peer, peers, belief, body)?).await };
+    let sent = select_biased! {
+        sent = sent => sent,
+        () = lost(fleet, peers, peer) => Err(Failure::Cut("it stopped answering".to_owned())),
+    };
+    let response = match sent {
+        Ok(response) => response,
+        Err(Failure::Unreached(why)) => return Forwarded::Unreached(why),
+        Err(failure) => return Forwarded::Cut(failure.to_string()),
+    };
+    match response.status() {
+        StatusCode::MISDIRECTED_REQUEST => Forwarded::NotMine,
+        // The caller's credential was good; this one is ours.
+        StatusCode::UNAUTHORIZED => Forwarded::Unreached("it refuses this gateway's token".to_owned()),
+        _ => {
+            let (mut parts, body) = response.into_parts();
+            headers::strip_hop_by_hop(&mut parts.headers);
+            Forwarded::Answer(Response::from_parts(parts, Body::new(body)))
+        }
+    }
+}
+
+/// Resolves when a node that is down gives no sign of life either: a machine that vanished never closes a connection.
+async fn lost(fleet: &Fleet, peers: &Peers, peer: &Peer) {
+    let mut missed = 0;
+    while missed < 2 {
+        tokio::time::sleep(WATCH).await;
+        if fleet.is_live(&peer.ledger) {
+            missed = 0;
+            continue;
+        }
+        let report = drowse_shared::api::nodes::Report::default();
+        let sign =
+            peers.call::<_, serde_json::Value>(&peer.endpoint, "report", &report, SIGN, 16 << 20).await;
+        missed = if matches!(sign, Err(Failure::Unreached(_) | Failure::Cut(_))) { missed + 1 } else { 0 };
+    }
+}
+
+/// An answer that was read to its end.
+pub(crate) struct Captured {
+    /// As the node gave it.
+    pub(crate) status: StatusCode,
+    headers: http::HeaderMap,
+    /// All of it.
+    pub(crate) body: Bytes,
+}
+
+impl Captured {
+    /// The error it says, if it is one.
+    pub(crate) fn error(&self) -> Option<Error> {
+        (!self.status.is_success()).then(|| serde_json::from_slice(&self.body).ok()).flatten()
+    }
+
+    /// For the caller, as it was.
+    pub(crate) fn into_response(self) -> Response {
+        let mut response = (self.status, self.body).into_response();
+        *response.headers_mut() = self.headers;
+        response
+    }
+}
+
+/// Reads an answer to its end. A body that ends early is no answer.
+pub(crate) async fn capture(response: Response) -> Result<Captured, String> {
+    let (parts, body) = response.into_parts();
+    let read = Limited::new(body, CAPTURED_BYTES_MAX).collect().await;
+    let body = read
+        .map_err(|error| format!("its answer ended early: {}", drowse_shared::http::why(&*error)))?
+        .to_bytes();
+    let mut headers = parts.headers;
+    headers.remove(http::header::CONTENT_LENGTH);
+    Ok(Captured { status: parts.status, headers, body })
+}
+
+/// The node that holds the space cannot be reached.
+pub(crate) fn unreachable(head: &Head, peer: &Peer, why: &str) -> Error {
+    Error::new(
+        Code::NodeUnreachable,
+        format!(
+            "\"{}\" is on node {}, which cannot be reached: {why}. Its data is there; try again",
+            head.space, peer.id
+        ),
+    )
+    .with("nodes", vec![peer.id.to_string()])
+}
+
+/// The node took the request and gave no answer.
+pub(crate) fn cut(head: &Head, peer: &Peer, why: &str) -> Error {
+    Error::new(
+        Code::NodeUnreachable,
+        format!(
+            "node {} took the request for \"{}\" and gave no answer: {why}. It may have been done; look before you repeat it",
+            peer.id, head.space
+        ),
+    )
+    .with("nodes", vec![peer.id.to_string()])
+}

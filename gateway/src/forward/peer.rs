@@ -1,0 +1,124 @@
+//! Our own calls to nodes, each with a hard deadline that includes connecting. No redirects, no retries.
+
+use std::{fmt, time::Duration};
+
+use axum::body::Body;
+use bytes::Bytes;
+use drowse_shared::{
+    api::Error,
+    http::{HttpClient, client, why},
+    seams::Env,
+    token::Token,
+};
+use http::{Method, Request, Response, header};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Largest page of a list: 1,000 spaces with all the metadata they may have.
+pub(crate) const LIST_BYTES_MAX: usize = 320 << 20;
+/// Most of a strange answer that is quoted.
+const QUOTE_CHARACTERS: usize = 200;
+
+/// Why a node gave no usable answer.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Failure {
+    /// No connection: nothing was sent.
+    Unreached(String),
+    /// Something may have been sent, and no whole answer came.
+    Cut(String),
+    /// It answered an error.
+    Refused(Box<Error>, http::StatusCode),
+    /// It answered what nobody understands.
+    Nonsense(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreached(why) | Self::Cut(why) | Self::Nonsense(why) => f.write_str(why),
+            Self::Refused(error, status) => write!(f, "answered {}: {}", status.as_u16(), error.message),
+        }
+    }
+}
+
+/// The nodes' doors.
+pub(crate) struct Peers {
+    client: HttpClient<Body>,
+    token: Token,
+}
+
+impl Peers {
+    pub(crate) fn new(env: &Env, token: Token) -> Self {
+        Self { client: client(env), token }
+    }
+
+    /// The credential nodes take.
+    pub(crate) fn bearer(&self) -> http::HeaderValue {
+        self.token.bearer()
+    }
+
+    /// Sends one request and waits for the head of its answer.
+    pub(crate) async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, Failure> {
+        self.client.request(request).await.map_err(|error| {
+            let reason = why(&error);
+            if error.is_connect() || was_never_sent(&error) {
+                Failure::Unreached(reason)
+            } else {
+                Failure::Cut(reason)
+            }
+        })
+    }
+
+    /// Calls a verb of a node.
+    pub(crate) async fn call<T: Serialize, R: DeserializeOwned>(
+        &self,
+        endpoint: &str,
+        verb: &str,
+        body: &T,
+        deadline: Duration,
+        bytes_max: usize,
+    ) -> Result<R, Failure> {
+        let body =
+            serde_json::to_vec(body).map_err(|error| Failure::Nonsense(format!("not sent: {error}")))?;
+        let answered = tokio::time::timeout(deadline, async {
+            let request = Request::builder()
+                .method(Method::POST)
+                .uri(format!("{endpoint}/{verb}"))
+                .header(header::AUTHORIZATION, self.bearer())
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(Body::from(body))
+                .map_err(|error| Failure::Nonsense(format!("not sent: {error}")))?;
+            let response = self.send(request).await?;
+            let status = response.status();
+            let read = Limited::new(response.into_body(), bytes_max).collect().await;
+            let bytes = read.map_err(|error| Failure::Cut(why(&*error)))?.to_bytes();
+            understood(status, &bytes)
+        });
+        match answered.await {
+            Ok(answer) => answer,
+            Err(_) => Err(Failure::Cut(format!("no answer within {} ms", deadline.as_millis()))),
+        }
+    }
+}
+
+fn understood<R: DeserializeOwned>(status: http::StatusCode, bytes: &Bytes) -> Result<R, Failure> {
+    if status != http::StatusCode::OK {
+        let quote = || String::from_utf8_lossy(bytes).chars().take(QUOTE_CHARACTERS).collect::<String>();
+        return Err(match serde_json::from_slice::<Error>(bytes) {
+            Ok(error) => Failure::Refused(Box::new(error), status),
+            Err(_) => Failure::Nonsense(format!("answered {}: {}", status.as_u16(), quote())),
+        });
+    }
+    serde_json::from_slice(bytes)
+        .map_err(|error| Failure::Nonsense(format!("its answer is unreadable: {error}")))
+}
+
+/// A kept connection was closed before the request was written to it.
+fn was_never_sent(error: &hyper_util::client::legacy::Error) -> bool {
+    use std::error::Error as _;
+    error
+        .source()
+        .and_then(|cause| cause.downcast_ref::<hyper::Error>())
+        .is_some_and(hyper::Error::is_canceled)
+}

@@ -1,0 +1,146 @@
+//! The parts put together, from start to end.
+
+use std::{io, sync::Arc};
+
+use drowse_shared::{
+    db::{self, Db},
+    http::serve,
+    lock::{self, SingleWriter},
+    name::SpaceRef,
+    seams::Env,
+    shutdown::{GRACE, Shutdown},
+    slots::{QUEUE_MAX, Slots},
+};
+use tokio::sync::oneshot;
+
+use crate::{
+    Config, door,
+    find::Finder,
+    fleet::{Fleet, announce},
+    forward::peer::Peers,
+    metrics::Metrics,
+};
+
+/// Why a gateway cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another one runs on the database.
+    #[error(transparent)]
+    Lock(#[from] lock::Error),
+    /// The database.
+    #[error(transparent)]
+    Db(#[from] db::Error),
+    /// The state directory.
+    #[error("the state directory {path} cannot be made; set DROWSE_STATE to a directory this user can write")]
+    State {
+        /// Which.
+        path: camino::Utf8PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The address.
+    #[error("{address} cannot be listened on; set DROWSE_GATEWAY_LISTEN to a free address of this machine")]
+    Listen {
+        /// Which.
+        address: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What a gateway works on besides its settings.
+pub struct Parts {
+    /// Its database.
+    pub db: Db,
+    /// Keeps a second gateway off it.
+    pub lock: Option<SingleWriter>,
+    /// Is told the address once it is bound.
+    pub ready: Option<oneshot::Sender<String>>,
+}
+
+impl Parts {
+    /// Opens the database in the state directory.
+    ///
+    /// # Errors
+    /// When another gateway runs on it, or it cannot be opened or is of a newer version.
+    pub fn open(env: &Env, config: &Config) -> Result<Self, Error> {
+        fs_err::create_dir_all(&config.state)
+            .map_err(|source| Error::State { path: config.state.clone(), source })?;
+        let path = config.state.join(crate::db::FILE);
+        let lock = SingleWriter::acquire(&path, "DROWSE_STATE")?;
+        Ok(Self { db: crate::db::open(env, &path)?, lock: Some(lock), ready: None })
+    }
+
+    /// Uses a connection that is already open, as a simulation does.
+    ///
+    /// # Errors
+    /// When it cannot be brought to this version's shape.
+    pub fn over(env: &Env, connection: rusqlite::Connection) -> Result<Self, Error> {
+        Ok(Self { db: Db::over(env, connection, &crate::db::migrations())?, lock: None, ready: None })
+    }
+}
+
+/// Everything a request may need.
+pub(crate) struct Gateway {
+    /// The outside.
+    pub(crate) env: Env,
+    /// The fleet token.
+    pub(crate) token: drowse_shared::token::Token,
+    /// Which nodes there are.
+    pub(crate) fleet: Arc<Fleet>,
+    /// Their doors.
+    pub(crate) peers: Arc<Peers>,
+    /// Which of them holds a space.
+    pub(crate) finder: Arc<Finder>,
+    /// One create or destroy of a name at a time.
+    pub(crate) slots: Slots<SpaceRef>,
+    /// Counters.
+    pub(crate) metrics: Arc<Metrics>,
+    /// Whether to go on.
+    pub(crate) shutdown: Shutdown,
+}
+
+/// Runs a gateway until `shutdown`.
+///
+/// # Errors
+/// When it cannot start.
+pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> Result<(), Error> {
+    let Parts { db, lock, ready } = parts;
+    let fleet = Arc::new(Fleet::open(&env, db, config.gates, config.new_fleet).await?);
+    let peers = Arc::new(Peers::new(&env, config.token.clone()));
+    let metrics = Arc::new(Metrics::default());
+    let finder = Finder::new(&env, fleet.clone(), peers.clone(), metrics.clone(), config.find);
+    let listener = env
+        .net
+        .bind(&config.listen)
+        .await
+        .map_err(|source| Error::Listen { address: config.listen.clone(), source })?;
+    let address = listener.local();
+    tracing::info!(address, "listening");
+    if let Some(ready) = ready {
+        // Nobody may be waiting for it.
+        let _ = ready.send(address);
+    }
+    env.spawn("announce", announce::run(fleet.clone(), peers.clone(), shutdown.clone()));
+    let gateway = Arc::new(Gateway {
+        env: env.clone(),
+        token: config.token,
+        fleet,
+        peers,
+        finder,
+        slots: Slots::new(QUEUE_MAX),
+        metrics,
+        shutdown: shutdown.clone(),
+    });
+    serve(env, listener, door::router(gateway), shutdown.clone()).await;
+    if !shutdown.finish(GRACE).await {
+        tracing::warn!(
+            grace_seconds = GRACE.as_secs(),
+            "requests still ran when the grace was over; they were cut"
+        );
+    }
+    drop(lock);
+    Ok(())
+}

@@ -1,0 +1,186 @@
+use std::time::Duration;
+
+use drowse_shared::{api::nodes::BundleVersion, id::FleetId};
+use serde_json::{Value, json};
+
+use crate::{
+    fake::{Fake, roster},
+    fleet::{Fleet, eventually},
+};
+
+const SHORT: Duration = Duration::from_millis(200);
+
+async fn states(fleet: &Fleet) -> Vec<(String, String)> {
+    let list = fleet.call("listNodes", json!({})).await;
+    let nodes = list.body["nodes"].as_array().cloned().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+    nodes.iter().map(|node| (text(&node["id"]), text(&node["state"]))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_with_an_empty_database_learns_before_it_creates() {
+    let mut fleet = Fleet::with(|_| {}).await;
+    let (a, b) = (Fake::start(&fleet.env, "a", SHORT).await, Fake::start(&fleet.env, "b", SHORT).await);
+    // Both are of a fleet that exists; the other one holds the name.
+    let fleet_id = FleetId::mint(&fleet.env);
+    for node in [&a, &b] {
+        *node.roster.lock().unwrap() = Some(roster(fleet_id, 7, &[&*a, &*b]));
+        *node.bundle.lock().unwrap() = Some(BundleVersion { authority_id: fleet_id, version: 3 });
+    }
+    b.hold("old");
+    fleet.acquire("old").await.is(503, "fleet_starting");
+    let answer = fleet.check_in(&a).await;
+    // Its roster names b, which is asked to report at once, so the fleet is known a moment later.
+    assert_eq!(answer.body["wantBundle"], json!(true), "{answer:?}");
+    assert!(answer.body["bundle"].is_null(), "{answer:?}");
+    let answer = fleet.acquire("old").await;
+    assert!(answer.body["created"] == json!(false) || answer.status == 503, "{answer:?}");
+    fleet.nodes = vec![a, b];
+    for _ in 0..200 {
+        if fleet.call("listNodes", json!({})).await.status == 200 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let list = fleet.call("listNodes", json!({})).await;
+    assert_eq!(list.body["fleetId"], json!(fleet_id), "{list:?}");
+    assert_eq!(list.body["rosterVersion"], json!(7));
+    assert_eq!(fleet.acquire("old").await.body["created"], json!(false));
+    assert_eq!(fleet.built(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_database_does_not_forget_a_node_that_is_dead() {
+    let mut fleet = Fleet::with(|_| {}).await;
+    let (a, b) = (Fake::start(&fleet.env, "a", SHORT).await, Fake::start(&fleet.env, "b", SHORT).await);
+    *a.roster.lock().unwrap() = Some(roster(FleetId::mint(&fleet.env), 7, &[&*a, &*b]));
+    b.die().await;
+    fleet.nodes = vec![a.clone(), b];
+    for _ in 0..100 {
+        fleet.check_in(&a).await;
+        let answer = fleet.acquire("maybe-on-b").await;
+        assert_eq!(answer.status, 503, "{answer:?}");
+        if answer.code() == "node_silent" {
+            answer.says("b");
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("it never ended learning");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_nobody_knows_is_founded_after_two_intervals() {
+    let mut fleet = Fleet::with(|_| {}).await;
+    let a = Fake::start(&fleet.env, "a", SHORT).await;
+    let answer = fleet.check_in(&a).await;
+    assert_eq!(answer.body["standing"], "waiting");
+    tokio::time::sleep(SHORT * 2 + Duration::from_millis(100)).await;
+    let answer = fleet.check_in(&a).await;
+    assert_eq!(answer.body["standing"], "member", "{answer:?}");
+    assert_eq!(answer.body["bundle"]["version"], json!(1));
+    fleet.check_in(&a).await;
+    fleet.nodes = vec![a];
+    assert_eq!(fleet.acquire("first").await.body["created"], json!(true));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restarted_gateway_serves_at_once_what_it_knew() {
+    let mut fleet = Fleet::start(3).await;
+    let made = fleet.acquire("kept").await;
+    fleet.restart().await;
+    let again = fleet.acquire("kept").await;
+    assert_eq!(again.body["space"]["id"], made.body["space"]["id"], "{again:?}");
+    fleet.settled().await;
+    assert_eq!(fleet.acquire("new").await.body["created"], json!(true));
+    fleet.nodes[2].die().await;
+    fleet.restart().await;
+    assert!(states(&fleet).await.contains(&("node-3".into(), "silent".into())));
+    fleet.acquire("newer").await.is(503, "node_silent").says("node-3");
+    fleet.call("removeNode", json!({ "nodeId": "node-3" })).await.is(409, "node_live").says("not heard yet");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twins_moves_and_strangers_are_refused_naming_both() {
+    let fleet = Fleet::start(1).await;
+    let twin = Fake::start(&fleet.env, "node-1", SHORT).await;
+    let answer = fleet.check_in(&twin).await;
+    answer.is(409, "node_twin").says(&twin.ledger.to_string()).says(&fleet.nodes[0].ledger.to_string());
+    let mut moved = fleet.nodes[0].says();
+    moved.endpoint = "http://10.9.9.9:80".into();
+    let answer = fleet.call("checkIn", serde_json::to_value(&moved).unwrap()).await;
+    answer.is(409, "node_moved").says("http://10.9.9.9:80").says(&fleet.nodes[0].endpoint);
+    let stranger = Fake::start(&fleet.env, "node-2", SHORT).await;
+    *stranger.roster.lock().unwrap() = Some(roster(FleetId::mint(&fleet.env), 1, &[]));
+    fleet.check_in(&stranger).await.is(409, "foreign_fleet");
+    // A restart is no twin: the same ledger, another life.
+    assert_eq!(fleet.check_in(&fleet.nodes[0]).await.status, 200);
+    twin.halt();
+    stranger.halt();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_placed_on_once_another_one_knows_it() {
+    let fleet = Fleet::start(2).await;
+    for node in &fleet.nodes {
+        let known = node.roster.lock().unwrap().clone().unwrap();
+        assert_eq!((known.version, known.nodes.len()), (2, 2), "{} was told", node.id);
+    }
+    assert!(fleet.nodes[0].count("report") > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_node_waits_to_be_readmitted_and_comes_back_without_conflicts_only() {
+    let mut fleet = Fleet::with(|config| config.new_fleet = true).await;
+    let long = Fake::start(&fleet.env, "long", Duration::from_secs(5)).await;
+    let short = Fake::start(&fleet.env, "short", SHORT).await;
+    fleet.join(&long).await;
+    fleet.join(&short).await;
+    fleet.nodes = vec![long.clone(), short.clone()];
+    fleet.settled().await;
+    for name in ["mine", "both"] {
+        short.hold(name);
+    }
+    assert_eq!(fleet.get("mine").await.status, 200);
+    let answer = fleet.call("removeNode", json!({ "nodeId": "short" })).await;
+    answer.is(409, "node_live").says("stop its daemon");
+    tokio::time::sleep(SHORT * 2 + Duration::from_millis(100)).await;
+    let answer = fleet.call("removeNode", json!({ "nodeId": "short" })).await;
+    assert_eq!(answer.body, json!({ "removed": true }), "{answer:?}");
+    let answer = fleet.call("removeNode", json!({ "nodeId": "short" })).await;
+    assert_eq!(answer.body, json!({ "removed": false }));
+    // Its names are free, its hints are gone.
+    fleet.get("mine").await.is(404, "space_not_found");
+    assert_eq!(fleet.acquire("both").await.body["created"], json!(true));
+    // It comes back: no member, not asked.
+    assert_eq!(fleet.check_in(&short).await.body["standing"], "removed");
+    fleet.get("mine").await.is(404, "space_not_found");
+    assert!(states(&fleet).await.contains(&("short".into(), "removed".into())));
+    let answer = fleet.call("readmitNode", json!({ "nodeId": "short" })).await;
+    let conflicts = json!([{ "name": "both", "nodes": ["long", "short"] }]);
+    assert_eq!(answer.body, json!({ "readmitted": false, "conflicts": conflicts }), "{answer:?}");
+    fleet.get("mine").await.is(404, "space_not_found");
+    short.drop_space("both");
+    fleet.check_in(&short).await;
+    let answer = fleet.call("readmitNode", json!({ "nodeId": "short" })).await;
+    assert_eq!(answer.body, json!({ "readmitted": true, "conflicts": [] }), "{answer:?}");
+    fleet.check_in(&short).await;
+    assert_eq!(fleet.get("mine").await.status, 200);
+    fleet.call("readmitNode", json!({ "nodeId": "short" })).await.is(409, "node_live");
+    fleet.call("readmitNode", json!({ "nodeId": "nobody" })).await.is(404, "node_not_found");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_roster_that_another_node_kept_is_taken_over() {
+    let fleet = Fleet::start(1).await;
+    let known = fleet.nodes[0].roster.lock().unwrap().clone().unwrap();
+    let lost = Fake::start(&fleet.env, "lost", SHORT).await;
+    let mut newer = roster(known.fleet_id, 9, &[&*lost]);
+    newer.nodes.extend(known.nodes.clone());
+    *fleet.nodes[0].roster.lock().unwrap() = Some(newer);
+    fleet.check_in(&fleet.nodes[0]).await;
+    eventually("the node it forgot was asked", || lost.count("report") > 0).await;
+    lost.hold("there");
+    assert_eq!(fleet.get("there").await.body["on"], "lost");
+    lost.halt();
+}
