@@ -13,7 +13,7 @@ enum Trouble {
     /// A node falls at one of its next effects.
     NodeFallsAtStep(u64),
     /// The gateway falls, perhaps with its database lost.
-    GatewayFalls { loses_database: bool, at_step: Option<u64> },
+    GatewayFalls { fall: Fall, loses_database: bool, at_step: Option<u64> },
     /// Nothing gets through between the gateway and a node, in one direction or both.
     Cut { there: bool, back: bool },
     /// Open connections between the gateway and a node break.
@@ -22,6 +22,8 @@ enum Trouble {
     Silence { there: bool },
     /// One message is held on the wire, then delivered late or destroyed.
     Hold { prefix: &'static str, there: bool, reset: bool },
+    /// A create is held on the wire, its gateway vanishes, and it arrives after others have asked for the name.
+    LateCreate,
     /// Connections of clients break.
     ClientsReset,
 }
@@ -45,10 +47,11 @@ impl Fleet {
             let node = *rng.pick(&NODES);
             let long = rng.one_in(5);
             let lasts_ms = rng.below(if long { 70_000 } else { 8000 });
-            let trouble = match rng.below(12) {
+            let trouble = match rng.below(13) {
                 0 => Trouble::NodeFalls(if rng.one_in(2) { Fall::Process } else { Fall::Power }),
                 1 | 2 => Trouble::NodeFallsAtStep(1 + rng.below(150)),
                 3 | 4 => Trouble::GatewayFalls {
+                    fall: if rng.one_in(2) { Fall::Process } else { Fall::Power },
                     loses_database: rng.one_in(3),
                     at_step: rng.one_in(2).then(|| 1 + rng.below(150)),
                 },
@@ -64,6 +67,7 @@ impl Fleet {
                     let prefix = if there { *rng.pick(&prefixes) } else { "HTTP/1.1 200" };
                     Trouble::Hold { prefix, there, reset: rng.one_in(3) }
                 }
+                11 => Trouble::LateCreate,
                 _ => Trouble::ClientsReset,
             };
             (node, trouble, lasts_ms)
@@ -74,17 +78,17 @@ impl Fleet {
         match trouble {
             Trouble::NodeFalls(fall) => self.bounce(node, fall, lasts).await,
             Trouble::NodeFallsAtStep(k) => self.bounce_at(node, k, lasts).await,
-            Trouble::GatewayFalls { loses_database, at_step } => {
+            Trouble::GatewayFalls { fall, loses_database, at_step } => {
                 match at_step {
                     Some(k) => {
-                        world.crash_at(GATEWAY, Some(k), Fall::Process);
+                        world.crash_at(GATEWAY, Some(k), fall);
                         sleep(Duration::from_secs(2)).await;
-                        world.crash_at(GATEWAY, None, Fall::Process);
+                        world.crash_at(GATEWAY, None, fall);
                         if world.is_up(GATEWAY) {
                             return;
                         }
                     }
-                    None => world.crash(GATEWAY, Fall::Process),
+                    None => world.crash(GATEWAY, fall),
                 }
                 if loses_database {
                     world.note("g LOSES ITS DATABASE");
@@ -111,6 +115,17 @@ impl Fleet {
                 held.arrived().await;
                 sleep(lasts).await;
                 if reset { held.reset() } else { held.release() }
+            }
+            Trouble::LateCreate => {
+                let held = world.hold(GATEWAY, node, "POST /acquireSpace");
+                if held.arrived().await {
+                    // Without power nobody tells the node that its caller is gone.
+                    world.crash(GATEWAY, Fall::Power);
+                    let down = world.draw(|rng| rng.below(1000));
+                    self.restart(GATEWAY, Duration::from_millis(down)).await;
+                    sleep(lasts.min(Duration::from_secs(20))).await;
+                }
+                held.release();
             }
             Trouble::ClientsReset => {
                 for client in super::CLIENTS {
