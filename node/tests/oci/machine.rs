@@ -387,4 +387,3 @@ fn agent() -> Utf8PathBuf {
     assert!(agent.is_file(), "{agent} is missing: cargo build -p drowse-agent");
     agent
 }
-impl Machine { #[allow(missing_docs,dead_code,clippy::all)] pub(crate) async fn bench() -> Self { Self::open("bench", std::fs::read_to_string("/tmp/oci/runtime").map(|s| s.trim().into()).unwrap_or("runc".into()), Deadlines::default()).await } }

@@ -5,15 +5,18 @@ use std::{
 };
 
 use camino::{Utf8Path, Utf8PathBuf};
-use drowse_shared::{api::spaces::Spec, id::SpaceId};
+use drowse_shared::{api::spaces::Spec, id::SpaceId, seams::Env};
 use tokio::time::Instant;
 
 use super::paths::names_in;
 
 /// Which cgroup trees this machine has.
 pub(super) mod tree;
+/// Cheap moves while bodies start.
+mod warmth;
 
 use tree::{Tree, Version};
+use warmth::{Warm, Warmth};
 
 /// What pid 1 of a space may use beside the workload: an upload or a pipe buffer must not count against the spec.
 const AGENT_MEMORY_BYTES: u64 = 64 << 20;
@@ -26,10 +29,11 @@ const POLLS_BETWEEN_WRITES: u32 = 4;
 /// The cgroups of one instance: `<parent>/<instance>/<id>/{work,agent}` in every tree.
 ///
 /// `<id>` is the ceiling, `work` holds the workload with the spec's limits and is what freezes, `agent` holds pid 1.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Cgroups {
     trees: Vec<Tree>,
     parent: String,
+    warmth: Warmth,
 }
 
 /// What a space used since its start, and uses now.
@@ -43,7 +47,7 @@ pub(super) struct Use {
 impl Cgroups {
     /// Finds the trees of this machine; `parent` is relative to their roots.
     pub(super) fn find(parent: String) -> io::Result<Self> {
-        Ok(Self { trees: tree::find()?, parent })
+        Ok(Self { trees: tree::find()?, parent, warmth: Warmth::default() })
     }
 
     /// Controllers that are missing.
@@ -133,6 +137,11 @@ impl Cgroups {
             OpenOptions::new().write(true).open(self.dir(tree, id).join("work/cgroup.procs").as_std_path())
         };
         self.trees.iter().map(open).collect()
+    }
+
+    /// Makes moves cheap until the answer is dropped.
+    pub(super) fn warm(&self, env: &Env) -> Warm {
+        self.warmth.keep(env, self.census().ok().and_then(warmth::own_procs))
     }
 
     /// Moves pid 1 of a space out of the workload.

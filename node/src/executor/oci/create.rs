@@ -6,7 +6,7 @@ use super::{
     super::{Card, Error, Result},
     disk::{self, failed},
     host::Host,
-    paths::names_in,
+    paths::Disk,
     stop, templates,
 };
 
@@ -43,10 +43,10 @@ pub(super) async fn create(host: &Arc<Host>, card: Card) -> Result<()> {
 pub(super) async fn destroy(host: &Arc<Host>, id: SpaceId) -> Result<()> {
     stop::stop(host, id, None).await?;
     host.kernel(id, "remove the disk", host.deadlines.start, move |host| {
-        let (disk, trash) = (host.paths.disk(id), host.paths.trash(id));
+        let (disk, trash) = (host.paths.disk(id), Disk { dir: host.paths.trash(id) });
         let remove = || -> io::Result<()> {
             remove_all(&trash)?;
-            match std::fs::rename(&disk.dir, &trash) {
+            match std::fs::rename(&disk.dir, &trash.dir) {
                 // From here on it is no space any more, wherever this is cut.
                 Ok(()) => disk::sync_dir(&host.paths.spaces())?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -59,13 +59,13 @@ pub(super) async fn destroy(host: &Arc<Host>, id: SpaceId) -> Result<()> {
     .await
 }
 
-fn remove_all(dir: &camino::Utf8Path) -> io::Result<()> {
-    // The card first: a half-removed directory must never pass for a whole one.
-    for name in names_in(dir)?.into_iter().rev() {
-        std::fs::remove_file(dir.join(name))?;
+fn remove_all(disk: &Disk) -> io::Result<()> {
+    // The card first: a directory that is half removed must never pass for a whole one.
+    for gone in [std::fs::remove_file(disk.card()), std::fs::remove_dir_all(&disk.dir)] {
+        match gone {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
     }
-    match std::fs::remove_dir(dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    Ok(())
 }

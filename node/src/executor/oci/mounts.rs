@@ -179,6 +179,10 @@ pub(super) fn overlay(lower: &Utf8Path, disk: &Utf8Path, target: &Utf8Path) -> i
     fsconfig_set_string(&fs, "lowerdir", lower.as_str())?;
     fsconfig_set_string(&fs, "upperdir", disk.join("root/upper").as_str())?;
     fsconfig_set_string(&fs, "workdir", disk.join("root/work").as_str())?;
+    // An image moves between machines, so the layer must not refer to this machine's copy of the template.
+    for (option, value) in [("index", "off"), ("metacopy", "off"), ("redirect_dir", "nofollow")] {
+        fsconfig_set_string(&fs, option, value)?;
+    }
     fsconfig_create(&fs)?;
     let mount = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NODEV)?;
     // Overlayfs falls back to read-only without an error when it cannot prepare its work directory.

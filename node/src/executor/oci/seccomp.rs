@@ -24,7 +24,7 @@ pub(super) fn profile() -> Value {
     // The file is part of this crate and a test reads it.
     let Ok(Names { allow, refuse }) = serde_json::from_str(NAMES) else { return Value::Null };
     let architectures = match std::env::consts::ARCH {
-        "x86_64" => json!(["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]),
+        "x86_64" => json!(["SCMP_ARCH_X86_64", "SCMP_ARCH_X86"]),
         "aarch64" => json!(["SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"]),
         _ => json!([]),
     };

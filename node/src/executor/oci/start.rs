@@ -55,17 +55,26 @@ async fn begin(host: &Arc<Host>, card: Card) -> Result<()> {
     let fds =
         host.kernel(id, "prepare the body", deadlines.start, move |host| prepare(host, &card, range)).await?;
     let prepared = begun.elapsed();
+    // Not before: making cgroups waits for the lock that this warms.
+    let warm = host.cgroups.warm(&host.env);
     let (count, name) = (fds.len().to_string(), id.to_string());
     let (bundle, pid) = (body.bundle(), body.pid());
-    let create =
-        ["create", "--bundle", bundle.as_str(), "--pid-file", pid.as_str(), "--preserve-fds", &count, &name];
-    host.runtime.call("create the container", &create, &body.log(), fds, deadlines.start).await?;
-    let created = begun.elapsed();
-    host.kernel(id, "move the agent", deadlines.command, move |host| settle(host, id)).await?;
-    let moved = begun.elapsed();
-    let log = body.bundle().join("start.log");
-    host.runtime.call("start the container", &["start", &name], &log, Vec::new(), deadlines.start).await?;
+    let run = [
+        "run",
+        "--detach",
+        "--bundle",
+        bundle.as_str(),
+        "--pid-file",
+        pid.as_str(),
+        "--preserve-fds",
+        &count,
+        &name,
+    ];
+    host.runtime.call("start the container", &run, &body.log(), fds, deadlines.start).await?;
     let launched = begun.elapsed();
+    host.kernel(id, "move the agent", deadlines.command, move |host| settle(host, id)).await?;
+    drop(warm);
+    let moved = begun.elapsed();
     match tokio::time::timeout(deadlines.agent, answers(&body.socket())).await {
         Ok(Ok(())) => {}
         Ok(Err(source)) => {
@@ -78,7 +87,7 @@ async fn begin(host: &Arc<Host>, card: Card) -> Result<()> {
         std::fs::write(&mark, "").map_err(failed("mark the body", &mark))
     })
     .await?;
-    tracing::debug!(%id, ?prepared, ?created, ?moved, ?launched, answered = ?begun.elapsed(), "started");
+    tracing::debug!(%id, ?prepared, ?launched, ?moved, answered = ?begun.elapsed(), "started");
     Ok(())
 }
 
