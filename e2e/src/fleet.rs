@@ -233,6 +233,12 @@ impl Fleet {
     /// Starts a node again, and waits until it serves.
     pub async fn revive(&mut self, node: &str) {
         self.node_mut(node).daemon.start();
+        // The gateway may not have noticed yet that it was away.
+        let door = self.node(node).door.clone();
+        eventually(&format!("{node} answers"), UP_WITHIN, || async {
+            door.attempt::<Value>("listSpaces", &json!({})).await.ok().filter(|r| r.status == 200)
+        })
+        .await;
         self.until_live(node).await;
     }
 

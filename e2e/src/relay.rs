@@ -153,7 +153,7 @@ async fn accept(wire: Arc<Wire>) {
         if mode.wait_for(|m| *m != Mode::BlackHole).await.is_err() {
             return;
         }
-        let client = tokio::select! {
+        let client = drowse_shared::select_biased! {
             accepted = wire.listener.accept() => accepted,
             _ = mode.changed() => continue,
         };
@@ -178,14 +178,20 @@ async fn carry(wire: Arc<Wire>, client: TcpStream) {
 /// Client to server. What was held goes on even if its client has left.
 async fn upwards(wire: Arc<Wire>, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) -> io::Result<()> {
     let mut buffer = vec![0; 64 << 10];
+    let mut has_held = false;
     loop {
         let length = from.read(&mut buffer).await?;
         pass(&wire).await;
+        if length == 0 && has_held {
+            // The news that the client has left is held for good: the server acts on what it got.
+            return std::future::pending().await;
+        }
         if length == 0 {
             return to.shutdown().await;
         }
         let piece = &buffer[..length];
         if wire.holds(piece) {
+            has_held = true;
             let number = wire.held.fetch_add(1, Ordering::SeqCst);
             let _ = wire.released.subscribe().wait_for(|released| *released > number).await;
         }
