@@ -75,7 +75,8 @@ impl Parts {
     }
 }
 
-fn oci_config(config: Config, ledger_id: LedgerId) -> OciConfig {
+/// What the oci executor is told, from the settings of a node.
+pub fn oci_config(config: Config, ledger_id: LedgerId) -> OciConfig {
     OciConfig {
         runtime: config.runtime.into(),
         state: config.state,
@@ -108,11 +109,35 @@ pub enum Error {
     },
 }
 
+/// A node that is put together and reconciled, and does not serve yet.
+pub struct Built {
+    /// The node.
+    pub node: Arc<Node>,
+    /// What reconcile left for later.
+    pub left: reconcile::Leftovers,
+    early: Option<Box<dyn Accept>>,
+}
+
 /// Runs a node until `shutdown` says stop. Bodies go on afterwards; the next life finds them.
 ///
 /// # Errors
 /// Why it did not start.
 pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> Result<(), Error> {
+    let Built { node, early, left } = build(env, config, parts, shutdown.clone()).await?;
+    serve_until_told(&node, early, left).await?;
+    if !shutdown.finish(GRACE).await {
+        tracing::warn!("what still ran after {GRACE:?} was cut; spaces run on and are found again");
+    }
+    reconcile::write_activity(&node).await;
+    tracing::info!("node ended; its spaces run on");
+    Ok(())
+}
+
+/// Locks, opens, finds out who this node is, and brings ledger and reality together.
+///
+/// # Errors
+/// Why it cannot start.
+pub async fn build(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> Result<Built, Error> {
     let ledger = Ledger::open(&env, &config.state, parts.database).await?;
     let fresh = reconcile::is_fresh(&ledger).await?;
     let written = identity::written(&ledger, &config.state).await?;
@@ -121,7 +146,8 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
     let provisional = named.unwrap_or_else(|| LedgerId::mint(&env));
     let executor = (parts.executor)(provisional).await.map_err(|error| Error::Executor(error.into()))?;
     let found = reconcile::survey(&*executor).await;
-    let ledger_id = named.or_else(|| reconcile::identities(found.as_ref()).min()).unwrap_or(provisional);
+    let ledger_id =
+        named.or_else(|| reconcile::identities(found.as_ref()).min()).unwrap_or(provisional);
     identity::keep(&ledger, &config.state, ledger_id).await?;
 
     // Port 0 must be bound to be known; any other port stays closed until this node may serve.
@@ -135,7 +161,7 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
         live: Live::default(),
         metrics: Metrics::default(),
         meter: parts.meter,
-        shutdown: shutdown.clone(),
+        shutdown,
         env,
         endpoint,
         ledger_id,
@@ -149,14 +175,7 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
         Some(found) => reconcile::boot(&node, found, fresh).await?,
         None => reconcile::Leftovers::default(),
     };
-    serve_until_told(&node, early, left).await?;
-    let clean = shutdown.finish(GRACE).await;
-    if !clean {
-        tracing::warn!("what still ran after {GRACE:?} was cut; spaces run on and are found again");
-    }
-    reconcile::write_activity(&node).await;
-    tracing::info!("node ended; its spaces run on");
-    Ok(())
+    Ok(Built { node, left, early })
 }
 
 async fn serve_until_told(

@@ -11,10 +11,11 @@ use drowse_node::{
     executor::{
         self, Vitality,
         fake::{self, Fake},
-        oci::{Deadlines, Oci, OciConfig},
+        oci::Oci,
     },
     ledger::Database,
     reading,
+    service::oci_config,
 };
 use drowse_shared::{id::LedgerId, seams::Env, shutdown::Shutdown, token::Token};
 use serde::Deserialize;
@@ -122,16 +123,7 @@ async fn open(env: &Env, config: &Config, ledger_id: LedgerId) -> Result<Opened,
     if config.executor == Runs::Fake {
         return Ok(Opened::Fake(Fake::new(env, fake::Machine::default())));
     }
-    let settings = OciConfig {
-        runtime: config.runtime.as_str().into(),
-        state: config.state.clone(),
-        run: config.run.clone(),
-        templates: config.templates.clone(),
-        agent: config.agent.clone(),
-        cgroup_parent: config.cgroup_parent.clone(),
-        ledger_id,
-        deadlines: Deadlines::default(),
-    };
+    let settings = oci_config(config.clone(), ledger_id);
     Ok(Opened::Oci(Oci::open(env.clone(), settings).await?))
 }
 

@@ -1,0 +1,195 @@
+//! `drowse up` and the commands against it, as a person uses them.
+
+use std::{fs, process::Stdio};
+
+use support::{Executor, Fleet};
+
+mod support;
+
+#[test]
+fn one_directory_is_all_a_command_needs() {
+    let fleet = Fleet::start(Executor::Fake);
+    let created = fleet.ok(&["space", "acquire", "hello", "--meta", "team=web", "--freeze-after", "1m"]);
+    assert!(created.starts_with("hello  created on node-"), "{created}");
+    let again = fleet.run(&["space", "acquire", "hello", "--cpus", "4"]);
+    assert!(again.stderr.contains("its spec stayed as it was"), "{}", again.stderr);
+
+    let list = fleet.ok(&["space", "ls", "--meta", "team=web"]);
+    let mut lines = list.lines();
+    assert_eq!(lines.next(), Some("NAME\tSTATE\tNODE\tAWAKE BECAUSE\tSLEEPS IN\tLAST USED"));
+    assert!(lines.next().is_some_and(|line| line.starts_with("hello\tactive\tnode-")), "{list}");
+    let shown: serde_json::Value = serde_json::from_str(&fleet.ok(&["--json", "space", "show", "hello"]))
+        .expect("JSON as the fleet sent it");
+    assert_eq!(shown["space"]["policy"]["freezeAfterSeconds"], 60);
+
+    assert!(fleet.ok(&["space", "freeze", "hello"]).starts_with("hello  frozen"));
+    assert!(fleet.ok(&["space", "wake", "hello"]).starts_with("hello  thawed"));
+    let nodes = fleet.ok(&["node", "ls"]);
+    assert_eq!(nodes.lines().filter(|line| line.contains("\tlive\t")).count(), 2, "{nodes}");
+    assert_eq!(fleet.ok(&["space", "rm", "hello"]), "hello  destroyed\n");
+}
+
+#[test]
+fn mistakes_are_answered_with_the_next_step() {
+    let fleet = Fleet::start(Executor::Fake);
+    fleet.ok(&["space", "acquire", "shop"]);
+    let missing = fleet.run(&["space", "show", "shpo"]);
+    assert_eq!(
+        (missing.code, missing.stderr.as_str()),
+        (1, "error: no space named \"shpo\". Closest: shop. `drowse space acquire shpo` would create it.\n")
+    );
+    let missing = fleet.run(&["--json", "space", "show", "shpo"]);
+    let error: serde_json::Value = serde_json::from_str(&missing.stderr).expect("one line of JSON");
+    assert_eq!(error["code"], "space_not_found");
+    let exec = fleet.run(&["space", "exec", "shpo", "-n", "--", "true"]);
+    assert_eq!(exec.code, 125, "{}", exec.stderr);
+    for wrong in
+        [&["space", "acquire"][..], &["space", "exec", "shop"], &["space", "cp", "a", "b"], &["nope"]]
+    {
+        assert_eq!(fleet.run(wrong).code, 64, "{wrong:?}");
+    }
+    let live = fleet.run(&["node", "rm", "node-1"]);
+    assert_eq!(live.code, 1);
+    assert!(live.stderr.starts_with("error: "), "{}", live.stderr);
+
+    let second = fleet.run(&["up"]);
+    assert_eq!(second.code, 1);
+    assert!(second.stderr.contains("already running"), "{}", second.stderr);
+    let down = fleet.run(&["down"]);
+    assert!(down.stderr.contains("already running"), "{}", down.stderr);
+}
+
+#[test]
+fn a_fleet_that_ends_says_so_to_whoever_asks_and_comes_back_as_it_was() {
+    let mut fleet = Fleet::start(Executor::Fake);
+    let token = fs::read_to_string(fleet.state().join("token")).expect("there");
+    let kept = fs::read_to_string(fleet.state().join("fleet.json")).expect("there");
+    assert_eq!(fleet.stop(), Some(0));
+    let gone = fleet.run(&["space", "ls"]);
+    assert_eq!(gone.code, 1);
+    assert!(gone.stderr.contains("does not run") && gone.stderr.contains("drowse up"), "{}", gone.stderr);
+    fleet.go(&[]);
+    fleet.ok(&["node", "ls"]);
+    assert_eq!(fs::read_to_string(fleet.state().join("token")).expect("there"), token);
+    assert_eq!(fs::read_to_string(fleet.state().join("fleet.json")).expect("there"), kept, "ports are kept");
+    fleet.stop();
+    let fewer = fleet.run(&["up", "--nodes", "1"]);
+    assert!(fewer.stderr.contains("2 nodes"), "{}", fewer.stderr);
+    let other = fleet.run(&["up", "--executor", "oci"]);
+    assert!(other.stderr.contains("--executor fake"), "{}", other.stderr);
+}
+
+#[test]
+fn commands_and_files_pass_through_byte_for_byte() {
+    let fleet = Fleet::start(Executor::Oci);
+    fleet.ok(&["space", "acquire", "work"]);
+    let all = fleet.run(&[
+        "space",
+        "exec",
+        "work",
+        "-n",
+        "--",
+        "sh",
+        "-c",
+        r"printf 'a\377\n'; echo e >&2; exit 7",
+    ]);
+    assert_eq!((all.code, all.stdout.as_slice(), all.stderr.as_str()), (7, &b"a\xff\n"[..], "e\n"));
+    let sorted = fleet.fed(&["space", "exec", "work", "--", "sort"], b"b\n\xfe\na\n");
+    assert_eq!(sorted.stdout, b"a\nb\n\xfe\n");
+    let late = fleet.run(&["space", "exec", "work", "-n", "--timeout", "1s", "--", "sleep", "30"]);
+    assert_eq!(late.code, 124, "{}", late.stderr);
+    let unknown = fleet.run(&["space", "exec", "work", "-n", "--", "no-such-program"]);
+    assert_eq!(unknown.code, 127, "{}", unknown.stderr);
+    let much = fleet.run(&["space", "exec", "work", "-n", "--", "head", "-c", "3000000", "/dev/zero"]);
+    assert_eq!(much.stdout.len(), 1 << 20);
+    assert!(much.stderr.contains("longer than 1 MiB"), "{}", much.stderr);
+
+    let here = fleet.place();
+    let tree = here.join("tree");
+    fs::create_dir_all(tree.join("a/b")).expect("our own folder");
+    fs::create_dir_all(tree.join("empty")).expect("our own folder");
+    fs::write(tree.join("a/b/odd name%+&?#ü"), [0, 255, 10]).expect("our own folder");
+    let big: Vec<u8> = (0..5_000_000u32).map(|i| (i % 251) as u8).collect();
+    fs::write(tree.join("big"), &big).expect("our own folder");
+    fleet.ok(&["space", "cp", tree.as_str(), "work:"]);
+    let back = here.join("back");
+    fleet.ok(&["space", "cp", "work:tree", back.as_str()]);
+    assert_eq!(fs::read(back.join("big")).expect("copied"), big);
+    assert_eq!(fs::read(back.join("a/b/odd name%+&?#ü")).expect("copied"), [0, 255, 10]);
+    assert!(back.join("empty").is_dir());
+    let piped = fleet.run(&["space", "cp", "work:tree/a/b/odd name%+&?#ü", "-"]);
+    assert_eq!(piped.stdout, [0, 255, 10]);
+    let absent = fleet.run(&["space", "cp", "work:nowhere", here.as_str()]);
+    assert_eq!((absent.code, absent.stderr.as_str()), (1, "error: there is no nowhere in work\n"));
+}
+
+#[test]
+fn an_interrupted_command_ends_inside_too() {
+    let fleet = Fleet::start(Executor::Oci);
+    fleet.ok(&["space", "acquire", "work"]);
+    let mut child =
+        fleet.command(&["space", "exec", "work", "-n", "--", "sleep", "4711"]).spawn().expect("drowse");
+    let running = |wanted: bool| {
+        support::eventually(|| {
+            let found =
+                fleet.run(&["space", "exec", "work", "-n", "--", "pgrep", "-f", "sleep 4711"]).code == 0;
+            found == wanted
+        });
+    };
+    running(true);
+    support::signal(&child, "INT");
+    assert_eq!(child.wait().expect("ours").code(), Some(130));
+    running(false);
+}
+
+#[test]
+fn what_a_killed_fleet_left_is_cleared_and_its_disks_stay() {
+    let mut fleet = Fleet::start(Executor::Oci);
+    fleet.ok(&["space", "acquire", "kept"]);
+    fleet.ok(&["space", "exec", "kept", "-n", "--", "sh", "-c", "echo data > file"]);
+    fleet.kill();
+    assert!(!fleet.traces().is_empty(), "its space runs on");
+    let down = fleet.ok(&["down"]);
+    assert!(down.starts_with("1 space stopped"), "{down}");
+    assert_eq!(fleet.traces(), Vec::<String>::new());
+    fleet.go(&[]);
+    let read = fleet.run(&["space", "exec", "kept", "-n", "--", "cat", "file"]);
+    assert_eq!(read.stdout, b"data\n", "{}", read.stderr);
+    assert_eq!(fleet.stop(), Some(0));
+    assert_eq!(fleet.traces(), Vec::<String>::new(), "a fleet that ends leaves its directory only");
+}
+
+#[test]
+fn every_example_of_the_documentation_works() {
+    let fleet = Fleet::start(Executor::Oci);
+    let endpoint = fs::read_to_string(fleet.state().join("endpoint")).expect("it runs");
+    let here = fleet.place();
+    let root =
+        camino::Utf8Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize_utf8().expect("a clone");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_drowse"), here.join("drowse")).expect("our own folder");
+    for shown in ["README.md", "docs"] {
+        std::os::unix::fs::symlink(root.join(shown), here.join(shown)).expect("our own folder");
+    }
+    // The pages mean the fleet of the directory they are read in.
+    std::os::unix::fs::symlink(fleet.state(), here.join(".drowse")).expect("our own folder");
+    for name in ["README.md", "docs/guide.md", "docs/api.md"] {
+        let text = fs::read_to_string(root.join(name)).expect("a page");
+        for block in text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+            let script =
+                block.replace("http://127.0.0.1:4677", endpoint.trim()).replace("curl -s", "curl -fsS");
+            let ran = std::process::Command::new("bash")
+                .args(["-euo", "pipefail", "-c", &script])
+                .current_dir(here)
+                .envs(fleet.surroundings())
+                .stdin(Stdio::null())
+                .output()
+                .expect("bash");
+            assert!(
+                ran.status.success(),
+                "{name}:\n{script}\n{}\n{}",
+                String::from_utf8_lossy(&ran.stdout),
+                String::from_utf8_lossy(&ran.stderr)
+            );
+        }
+    }
+}
