@@ -36,7 +36,7 @@ impl Machine {
     /// With a runtime that hangs for the spaces and verbs it is told, and short deadlines.
     pub(crate) async fn with_hanging_runtime(name: &str) -> Self {
         let seconds = Duration::from_secs;
-        let deadlines = Deadlines { start: seconds(2), command: seconds(1), ..Deadlines::default() };
+        let deadlines = Deadlines { start: seconds(3), command: seconds(2), ..Deadlines::default() };
         Self::open(name, "wrapper".into(), deadlines).await
     }
 

@@ -273,8 +273,12 @@ fn make_dir(dir: &Utf8Path) -> io::Result<()> {
 
 /// Lets the levels below have the controllers. One that is missing here is noticed where it is needed.
 fn delegate(level: &Utf8Path) {
+    let file = level.join("cgroup.subtree_control");
+    let has = read(&file).ok().flatten().unwrap_or_default();
     for controller in V2_CONTROLLERS {
-        let _ = write(&level.join("cgroup.subtree_control"), &format!("+{controller}"));
+        if !has.split_whitespace().any(|c| c == controller) {
+            let _ = write(&file, &format!("+{controller}"));
+        }
     }
 }
 

@@ -90,14 +90,16 @@ pub(super) async fn run(
     }
 }
 
-/// Makes `fds` the descriptors 3 and up of the program.
+/// Makes `fds` the descriptors 3 and up of the program, which dies with this daemon: a container that is being made is
+/// then never finished behind the back of the next one.
 fn hand_on(command: &mut Command, fds: &[OwnedFd]) -> io::Result<()> {
     let lift = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, ABOVE);
     let high = fds.iter().map(lift).collect::<rustix::io::Result<Vec<_>>>()?;
     #[expect(unsafe_code, reason = "std has no other way to hand descriptors on")]
-    // SAFETY: between fork and exec the closure only calls dup2, which is async-signal-safe; it allocates nothing.
+    // SAFETY: between fork and exec the closure only makes the plain system calls prctl and dup2; it allocates nothing.
     unsafe {
         command.pre_exec(move || {
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
             for (to, from) in (3..).zip(&high) {
                 if libc::dup2(from.as_raw_fd(), to) < 0 {
                     return Err(io::Error::last_os_error());
