@@ -143,6 +143,9 @@ fn next_step(error: &Error) -> Option<String> {
                 "Give the fleet's token in DROWSE_TOKEN or DROWSE_TOKEN_FILE, or its directory with --state."
                     .to_owned(),
             ),
+            Code::TemplateNotFound => {
+                Some("On that node, deploy/base/build makes the template \"base\".".to_owned())
+            }
             Code::NodeRemoved => Some("Take the node back with: drowse node readmit NODE".to_owned()),
             _ => None,
         },
