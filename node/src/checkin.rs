@@ -60,27 +60,30 @@ fn suspend(node: &Arc<Node>) {
 /// Takes what a gateway answered to a check-in that was sent at `sent`.
 pub async fn take(node: &Arc<Node>, answer: CheckedIn, sent: Instant) {
     let ledger = &node.ledger;
-    let taken = async {
-        if let Some(roster) = answer.roster {
-            take_roster(node, roster).await?;
+    if let Some(roster) = answer.roster {
+        kept("roster", take_roster(node, roster).await);
+    }
+    if let Some(bundle) = answer.bundle {
+        kept("configuration", node.fleet.take_bundle(ledger, bundle).await);
+    }
+    node.fleet.set_bundle_wanted(answer.want_bundle);
+    match answer.standing {
+        Standing::Member => {
+            node.fleet.accepted(sent);
+            kept("standing", node.fleet.set_removed(ledger, false).await.map(drop));
         }
-        if let Some(bundle) = answer.bundle {
-            node.fleet.take_bundle(ledger, bundle).await?;
-        }
-        node.fleet.set_bundle_wanted(answer.want_bundle);
-        match answer.standing {
-            Standing::Member => {
-                node.fleet.accepted(sent);
-                node.fleet.set_removed(ledger, false).await.map(|_| false)
-            }
-            Standing::Removed => node.fleet.set_removed(ledger, true).await,
-            Standing::Waiting => Ok(false),
-        }
-    };
-    match taken.await {
-        Ok(false) => {}
-        Ok(true) => suspend(node),
-        Err(error) => tracing::error!(error = %chain(&error), "what a gateway answered could not be kept"),
+        Standing::Removed => match node.fleet.set_removed(ledger, true).await {
+            Ok(true) => suspend(node),
+            Ok(false) => {}
+            failed => kept("standing", failed.map(drop)),
+        },
+        Standing::Waiting => {}
+    }
+}
+
+fn kept(what: &str, kept: Result<(), ledger::Error>) {
+    if let Err(error) = kept {
+        tracing::error!(what, error = %chain(&error), "what a gateway answered could not be kept");
     }
 }
 
@@ -91,12 +94,15 @@ pub async fn run(node: Arc<Node>, gateway: String) {
     let mut said = None;
     loop {
         let began = Instant::now();
-        let outcome = once(&node, &client, &gateway).await;
+        let outcome = drowse_shared::select_biased! {
+            () = node.shutdown.stopping() => return,
+            outcome = once(&node, &client, &gateway) => outcome,
+        };
         if said.as_ref() != Some(&outcome) {
             match &outcome {
                 Ok(standing) => tracing::info!(gateway, ?standing, "checked in"),
                 Err(why) => {
-                    tracing::warn!(gateway, why, "the check-in was not taken; trying every {interval:?}")
+                    tracing::warn!(gateway, why, "the check-in was not taken; trying every {interval:?}");
                 }
             }
             said = Some(outcome);

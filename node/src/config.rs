@@ -35,10 +35,7 @@ pub enum Runs {
     disable_help_subcommand = true
 )]
 pub struct Args {
-    // The secret has no flag: argv is public.
-    #[arg(long = "token-from-environment-only", env = "DROWSE_TOKEN", hide = true, hide_env_values = true)]
-    token: Option<String>,
-    /// File that holds the fleet token
+    /// File that holds the fleet token; DROWSE_TOKEN may hold the token itself instead
     #[arg(long, env = "DROWSE_TOKEN_FILE", value_name = "PATH")]
     token_file: Option<Utf8PathBuf>,
     /// Address this node listens on
@@ -187,7 +184,9 @@ impl Args {
     /// # Errors
     /// What is wrong, with the variable and the fix.
     pub fn check(self, beside: Option<&camino::Utf8Path>) -> Result<Config, Error> {
-        let token = Token::load(self.token.as_deref(), self.token_file.as_deref())?;
+        #[expect(clippy::disallowed_methods, reason = "a secret is never a flag, so clap does not see it")]
+        let value = std::env::var("DROWSE_TOKEN").ok();
+        let token = Token::load(value.as_deref(), self.token_file.as_deref())?;
         self.checked(token, beside)
     }
 
@@ -293,10 +292,9 @@ mod tests {
     use super::*;
 
     fn read(flags: &[&str]) -> Result<Config, Error> {
-        let mut args = Args::try_parse_from(["drowse-node"].iter().chain(flags)).expect("flags");
-        args.token = Some("0123456789abcdef0123456789abcdef".to_owned());
-        args.token_file = None;
-        args.check(Some("/opt/drowse".into()))
+        let args = Args::try_parse_from(["drowse-node"].iter().chain(flags)).expect("flags");
+        let token = Token::checked("0123456789abcdef0123456789abcdef", "a test").expect("long enough");
+        args.checked(token, Some("/opt/drowse".into()))
     }
 
     #[test]

@@ -101,8 +101,20 @@ pub(crate) enum Write {
     Hard,
     /// It survives loss of power; a full disk refuses it.
     HardIfRoom,
-    /// It survives the end of the process.
+    /// It survives the end of the process, and may use the ballast.
     Soft,
+    /// It survives the end of the process; a full disk refuses it.
+    SoftIfRoom,
+}
+
+impl Write {
+    fn syncs(self) -> bool {
+        matches!(self, Self::Hard | Self::HardIfRoom)
+    }
+
+    fn may_use_ballast(self) -> bool {
+        matches!(self, Self::Hard | Self::Soft)
+    }
 }
 
 /// The ledger.
@@ -168,8 +180,7 @@ impl Ledger {
     ) -> Result<T, Error> {
         match self.write_once(sure, work.clone()).await {
             Err(error) if may_be_full(&error) => {
-                let may_give_up = sure != Write::HardIfRoom;
-                if may_give_up && self.ballast.as_ref().is_some_and(Ballast::release) {
+                if sure.may_use_ballast() && self.ballast.as_ref().is_some_and(Ballast::release) {
                     return Ok(self.write_once(sure, work).await?);
                 }
                 if error.is_disk_full() { Err(Error::DiskFull) } else { Err(error.into()) }
@@ -185,11 +196,11 @@ impl Ledger {
     ) -> Result<T, db::Error> {
         self.db
             .run(move |connection| {
-                if sure == Write::Soft {
+                if !sure.syncs() {
                     connection.pragma_update(None, "synchronous", "normal")?;
                 }
                 let done = transact(connection, work);
-                if sure == Write::Soft {
+                if !sure.syncs() {
                     connection.pragma_update(None, "synchronous", "full")?;
                 }
                 done

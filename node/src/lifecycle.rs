@@ -15,6 +15,7 @@ use drowse_shared::{
 use crate::{
     door::error,
     executor::{self, Executor},
+    ledger,
     node::{Node, Slot, not_found},
     space::{
         Space, State,
@@ -58,10 +59,10 @@ impl Effect {
     /// After how long the space is shown as unresponsive, and after how long nobody waits any more.
     fn patience(self) -> (Duration, Duration) {
         let (shown, given_up) = match self {
-            Self::Create | Self::Start => (10, 120),
-            Self::Freeze | Self::Thaw => (2, 30),
-            Self::Stop => (15, 60),
-            Self::Destroy => (10, 60),
+            Self::Create | Self::Start => (10, 90),
+            Self::Freeze | Self::Thaw => (2, 20),
+            Self::Stop => (12, 45),
+            Self::Destroy => (5, 45),
         };
         (Duration::from_secs(shown), Duration::from_secs(given_up))
     }
@@ -194,6 +195,7 @@ impl Node {
                 Step::Forget => {
                     self.ledger.forget(space.id).await.map_err(error::ledger)?;
                     self.live.forget(space.id);
+                    self.ledger.restore_ballast().await;
                     return failure.map_or(Ok(None), Err);
                 }
                 Step::Do(meanwhile, effect) => {
@@ -237,7 +239,13 @@ impl Node {
             Meanwhile::Waking => State::Waking,
             Meanwhile::Destroying => State::Destroying,
         };
-        self.ledger.set_state(space.id, &next, Some(effect)).await.map_err(error::ledger)?;
+        match self.ledger.set_state(space.id, &next, Some(effect)).await {
+            // What frees room is never refused for want of room. Cut here, the space is found without its disk.
+            Err(ledger::Error::DiskFull) if effect == Effect::Destroy => {
+                tracing::warn!(space = %space.id, "the disk is full: the space is removed without its intent written");
+            }
+            written => written.map_err(error::ledger)?,
+        }
         space.state = next;
         Ok(())
     }
@@ -245,7 +253,21 @@ impl Node {
     async fn settle(&self, space: &mut Space, state: State) -> Result<(), WireError> {
         self.ledger.set_state(space.id, &state, None).await.map_err(error::ledger)?;
         space.state = state;
+        if space.state == State::Stopped {
+            self.rest(space).await;
+        }
         Ok(())
+    }
+
+    /// A stopped space costs no memory: what only this life knew of it is written down and forgotten.
+    async fn rest(&self, space: &mut Space) {
+        if let Some(at) = self.live.seen(space.id).last_active_at {
+            space.last_active_at = space.last_active_at.max(at);
+            if self.ledger.set_activity(vec![(space.id, space.last_active_at)]).await.is_err() {
+                return;
+            }
+        }
+        self.live.forget(space.id);
     }
 
     fn broken(&self, space: &Space, cause: &str) -> Broken {

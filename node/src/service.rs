@@ -146,8 +146,7 @@ pub async fn build(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -
     let provisional = named.unwrap_or_else(|| LedgerId::mint(&env));
     let executor = (parts.executor)(provisional).await.map_err(|error| Error::Executor(error.into()))?;
     let found = reconcile::survey(&*executor).await;
-    let ledger_id =
-        named.or_else(|| reconcile::identities(found.as_ref()).min()).unwrap_or(provisional);
+    let ledger_id = named.or_else(|| reconcile::identities(found.as_ref()).min()).unwrap_or(provisional);
     identity::keep(&ledger, &config.state, ledger_id).await?;
 
     // Port 0 must be bound to be known; any other port stays closed until this node may serve.

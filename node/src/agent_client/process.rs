@@ -249,6 +249,7 @@ async fn read(events: &mut Envelopes, outcome: &mut Outcome, alive: &impl Fn()) 
     Err(Error::Nonsense("the command's stream ended before the command".to_owned()))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the shape `map_err` takes")]
 fn nonsense(error: serde_json::Error) -> Error {
     Error::Nonsense(error.to_string())
 }

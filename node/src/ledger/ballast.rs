@@ -4,9 +4,9 @@ use camino::Utf8PathBuf;
 use drowse_shared::seams::Env;
 
 /// Size of the ballast.
-const BYTES: u64 = 16 << 20;
+const BYTES: u64 = 8 << 20;
 /// Room there must be, beyond the ballast itself, before it is made again.
-const ROOM_BYTES: u64 = 64 << 20;
+const ROOM_BYTES: u64 = 8 << 20;
 
 /// A file that is removed when the disk is full, so that the ledger can be written.
 #[derive(Clone)]

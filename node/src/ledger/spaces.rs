@@ -181,7 +181,7 @@ impl Ledger {
         if used.is_empty() {
             return Ok(());
         }
-        self.write(Write::Soft, move |c| {
+        self.write(Write::SoftIfRoom, move |c| {
             let mut statement = c.prepare_cached("update spaces set last_active_at = ?2 where id = ?1")?;
             for (id, at) in &used {
                 statement.execute(params![id.to_string(), at.to_string()])?;

@@ -11,13 +11,13 @@ use drowse_shared::{
 use garde::Validate;
 use tokio::time::Instant;
 
-use super::wake;
+use super::{refused, wake};
 use crate::{
     door::error,
     node::{Node, Slot, not_found},
     space::{
         Space, State,
-        state::{Effect, Event},
+        state::{Effect, Event, Refusal},
     },
 };
 
@@ -79,9 +79,36 @@ pub async fn acquire(node: &Arc<Node>, wish: AcquireSpace, licence: Licence) -> 
     };
     let left = patience.saturating_sub(started.elapsed());
     match node.ledger.find(&wish.name).await.map_err(error::ledger)? {
-        Some(row) => existing(node, &wish, slot, row, left).await,
+        // Nobody is at this removal, or the slot would not be ours: it comes to its end first.
+        Some(row) if row.state == State::Destroying => {
+            let slot = cleared(node, slot, row, left).await?;
+            let left = patience.saturating_sub(started.elapsed());
+            new(node, wish, licence, name, slot, left).await
+        }
+        Some(row) => {
+            void(node, &name, licence);
+            existing(node, &wish, slot, row, left).await
+        }
         None => new(node, wish, licence, name, slot, left).await,
     }
+}
+
+/// A ticket that meets a space is used up all the same.
+fn void(node: &Node, name: &SpaceName, licence: Licence) {
+    if let Licence::Forwarded(Some(ticket)) = licence {
+        let _ = node.tickets().consume(name, ticket, Instant::now());
+    }
+}
+
+/// Ends the removal of what had the name before. Answers the slot again.
+async fn cleared(node: &Arc<Node>, slot: Slot, row: Space, left: Duration) -> Result<Slot, Error> {
+    let busy = refused(&row, Refusal::Busy);
+    let worker = node.clone();
+    let work = node.finish("destroy", async move {
+        worker.drive(row, Event::Destroy).await?;
+        Ok(slot)
+    });
+    tokio::time::timeout(left, work).await.unwrap_or(Err(busy))
 }
 
 async fn existing(

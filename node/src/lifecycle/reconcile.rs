@@ -72,7 +72,13 @@ pub async fn boot(
         known.insert(row.id, ());
         let seen = found.get(&row.id).filter(|found| found.disk);
         let event = seen.map_or(Event::Lost, |found| Event::Found(found.vitality));
-        adopt(node, &row, event).await?;
+        match adopt(node, &row, event).await {
+            // The row is put right by the next verb that finds its body different.
+            Err(ledger::Error::DiskFull) => {
+                tracing::error!(space = %row.id, "the disk is full: not reconciled")
+            }
+            adopted => adopted?,
+        }
         let card = seen.and_then(|found| found.card.as_ref());
         if seen.is_some() && card != Some(&row.card(node.ledger_id)) && !row.state.is_transitional() {
             left.stale_cards.push(row.name);
@@ -155,7 +161,7 @@ async fn clear(node: &Arc<Node>, left: Leftovers) {
         match tokio::time::timeout(REMOVAL, node.executor.destroy(id)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(space = %id, error = %chain(&error), "leftovers could not be removed")
+                tracing::warn!(space = %id, error = %chain(&error), "leftovers could not be removed");
             }
             Err(_) => tracing::warn!(space = %id, "leftovers could not be removed within {REMOVAL:?}"),
         }

@@ -405,6 +405,51 @@ mod tests {
         }
     }
 
+    /// What the driver does, with outcomes drawn at will: `true` = done, else a fault.
+    fn drive(mut state: State, mut event: Event, outcomes: &[Option<Fault>]) -> (State, usize) {
+        let mut effects = 0;
+        loop {
+            match step(&state, event) {
+                Step::Rest | Step::Refuse(_) | Step::Forget => return (state, effects),
+                Step::Become(settled) => return (settled.into(), effects),
+                Step::Break(_) => return (states().remove(6), effects),
+                Step::Do(meanwhile, effect) => {
+                    match meanwhile {
+                        Meanwhile::AsItWas => {}
+                        Meanwhile::Creating => state = State::Creating,
+                        Meanwhile::Waking => state = State::Waking,
+                        Meanwhile::Destroying => state = State::Destroying,
+                    }
+                    event = match outcomes.get(effects) {
+                        Some(Some(fault)) => Event::Failed(effect, *fault),
+                        _ => Event::Done(effect),
+                    };
+                    effects += 1;
+                }
+            }
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_effects_come_to_a_space_never_waits_for_one_nobody_asked_for(
+            verbs in proptest::collection::vec((0_usize..5, proptest::collection::vec(0_usize..4, 4)), 1..20),
+        ) {
+            let mut state = State::Creating;
+            for (verb, outcomes) in verbs {
+                let event = events()[verb];
+                let faults = [None, Some(Fault::DiskMissing), Some(Fault::TemplateMissing), Some(Fault::Passing)];
+                let outcomes: Vec<_> = outcomes.into_iter().map(|n| faults[n]).collect();
+                let before = state.clone();
+                let (after, effects) = drive(state, event, &outcomes);
+                proptest::prop_assert!(effects <= 3, "{:?} × {:?}: {} effects", before, event, effects);
+                let waits = matches!(after, State::Creating | State::Waking);
+                proptest::prop_assert!(!waits || after == before, "{:?} × {:?} leaves {:?}", before, event, after);
+                state = after;
+            }
+        }
+    }
+
     #[test]
     fn a_passing_failure_never_loses_a_space_that_was_acknowledged() {
         for state in [State::Active, State::Frozen, State::Stopped, State::Waking] {

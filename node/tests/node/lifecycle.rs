@@ -1,0 +1,244 @@
+use std::time::Duration;
+
+use drowse_node::executor::fake::Fault;
+use drowse_shared::api::{
+    Code,
+    exec::ExecResult,
+    spaces::{Acquired, Resumed, SpaceAnswer, SpaceList, State, Waking},
+};
+use serde_json::{Value, json};
+
+use crate::harness::{Ground, eventually};
+
+#[tokio::test]
+async fn the_same_name_is_the_same_space_until_it_is_destroyed() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    let first = life.acquire("a").await;
+    assert!(first.created && first.space.state == State::Active);
+    let again: Acquired =
+        life.call("acquireSpace", json!({ "name": "a", "spec": { "cpus": 2.0 }, "metadata": {} })).await.ok();
+    assert_eq!((again.space.id, again.created), (first.space.id, false));
+    assert_eq!(again.unchanged, ["spec"], "wishes that differ are named, not applied");
+    assert_eq!(life.on("destroySpace", "a").await.ok::<Value>(), json!({ "destroyed": true }));
+    assert_eq!(life.on("destroySpace", "a").await.ok::<Value>(), json!({ "destroyed": false }));
+    assert_ne!(life.acquire("a").await.space.id, first.space.id);
+}
+
+#[tokio::test]
+async fn sleep_is_idempotent_and_any_use_wakes() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    life.acquire("a").await;
+    for (verb, state) in [
+        ("freezeSpace", State::Frozen),
+        ("freezeSpace", State::Frozen),
+        ("wakeSpace", State::Active),
+        ("wakeSpace", State::Active),
+        ("stopSpace", State::Stopped),
+        ("stopSpace", State::Stopped),
+    ] {
+        assert_eq!(life.on(verb, "a").await.ok::<SpaceAnswer>().space.state, state, "{verb}");
+    }
+    life.on("freezeSpace", "a").await.refused(&Code::WrongState);
+    let ran: ExecResult = life.exec("a", "echo hi").await.ok();
+    assert_eq!((ran.stdout.as_str(), ran.resumed), ("hi\n", Some(Resumed::Restarted)));
+    life.on("freezeSpace", "a").await.ok::<Value>();
+    let before = life.get("a").await;
+    assert_eq!(before.state, State::Frozen);
+    assert_eq!(life.get("a").await, before, "looking never wakes");
+    let touched: SpaceAnswer = life.on("touchSpace", "a").await.ok();
+    assert_eq!(touched.resumed, Some(Resumed::Thawed));
+    assert!(touched.space.last_active_at > before.last_active_at);
+    assert_eq!(ground.machine.starts(before.id), 2);
+}
+
+#[tokio::test]
+async fn many_at_once_make_one_body_and_a_client_that_leaves_stops_nothing() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    ground.machine.slow(Some(Duration::from_millis(20)));
+    let mut all = Vec::new();
+    for n in 0..32 {
+        let call = life.acquire("a");
+        all.push(async move {
+            // Half of them leave at once.
+            let patience = if n % 2 == 0 { Duration::from_millis(n) } else { Duration::from_secs(20) };
+            tokio::time::timeout(patience, call).await.ok().map(|acquired| acquired.space.id)
+        });
+    }
+    let ids: Vec<_> = futures_util::future::join_all(all).await.into_iter().flatten().collect();
+    assert!(ids.len() >= 16 && ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    assert_eq!(ground.machine.built(&"a".parse().expect("a name")), 1);
+}
+
+#[tokio::test]
+async fn who_does_not_wait_is_told_that_it_goes_on() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    ground.machine.slow(Some(Duration::from_millis(200)));
+    let later = life.call("acquireSpace", json!({ "name": "a", "waitSeconds": 0 })).await;
+    assert_eq!(later.status, 202);
+    let waking: Waking = serde_json::from_value(later.json()).expect("a waking body");
+    assert_eq!(waking.state, State::Creating);
+    ground.machine.slow(None);
+    assert!(!life.acquire("a").await.created, "the first call made it");
+}
+
+#[tokio::test]
+async fn a_create_that_fails_leaves_nothing() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    for (call, fault, code) in [
+        ("create", Fault::DiskFull, Code::NodeDiskFull),
+        ("start", Fault::Fail, Code::RuntimeFailed),
+        ("start", Fault::Timeout, Code::RuntimeTimeout),
+    ] {
+        ground.machine.on(call, None, Some(fault));
+        life.on("acquireSpace", "a").await.refused(&code);
+        ground.machine.on(call, None, None);
+        life.on("getSpace", "a").await.refused(&Code::SpaceNotFound);
+        assert!(ground.machine.bodies().is_empty());
+    }
+    assert!(life.acquire("a").await.created);
+}
+
+#[tokio::test]
+async fn one_wedged_space_is_marked_and_holds_up_nobody() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    life.acquire("fine").await;
+    life.acquire("wedged").await;
+    let id = life.id("wedged").await;
+    ground.machine.on("freeze", Some(id), Some(Fault::Hang));
+    let hanging = life.on("freezeSpace", "wedged");
+    let watching = async {
+        eventually("the list marks it", || async {
+            let list: SpaceList = life.call("listSpaces", json!({})).await.ok();
+            list.spaces.iter().filter(|space| space.unresponsive).map(|space| space.id).eq([id])
+        })
+        .await;
+        assert_eq!(life.exec("fine", "echo fine").await.ok::<ExecResult>().stdout, "fine\n");
+    };
+    drowse_shared::select_biased! {
+        _ = hanging => panic!("it hangs"),
+        () = watching => {}
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_died_unseen_is_started_again() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    life.acquire("a").await;
+    ground.machine.kill(life.id("a").await);
+    let ran: ExecResult = life.exec("a", "echo back").await.ok();
+    assert_eq!((ran.stdout.as_str(), ran.resumed), ("back\n", Some(Resumed::Restarted)));
+    life.on("freezeSpace", "a").await.ok::<Value>();
+    ground.machine.kill(life.id("a").await);
+    let acquired: Acquired = life.on("acquireSpace", "a").await.ok();
+    assert_eq!((acquired.space.state, ground.machine.starts(acquired.space.id)), (State::Active, 3));
+}
+
+#[tokio::test]
+async fn what_lost_its_template_is_broken_and_can_be_destroyed() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    life.acquire("a").await;
+    life.on("stopSpace", "a").await.ok::<Value>();
+    ground.machine.set_template("base", None);
+    let error = life.on("wakeSpace", "a").await.refused(&Code::SpaceBroken);
+    assert_eq!(error.details["cause"], "template_missing");
+    life.exec("a", "true").await.refused(&Code::SpaceBroken);
+    let broken = life.get("a").await.broken.expect("it says why");
+    assert_eq!(broken.cause, "template_missing");
+    assert_eq!(life.on("destroySpace", "a").await.ok::<Value>(), json!({ "destroyed": true }));
+}
+
+#[tokio::test]
+async fn a_command_keeps_its_space_awake_and_dies_with_its_client() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    life.acquire("a").await;
+    let id = life.id("a").await;
+    let running = life.exec("a", "sleep 60");
+    let watching = eventually("it says what keeps it awake", || async {
+        life.get("a")
+            .await
+            .awake
+            .is_some_and(|awake| awake.because.starts_with("exec sleep (pid ") && awake.at.is_none())
+    });
+    drowse_shared::select_biased! {
+        _ = running => panic!("it sleeps for a minute"),
+        () = watching => {}
+    }
+    eventually("the command goes with its client", || async { ground.machine.running(id) == 0 }).await;
+    assert_eq!(life.get("a").await.awake.expect("awake").because, "execCommand");
+    let fed: ExecResult = life
+        .call("execCommand", json!({ "name": "a", "argv": ["cat"], "stdin": "x".repeat(300_000) }))
+        .await
+        .ok();
+    assert_eq!((fed.stdout.len(), fed.stdout_truncated), (300_000, false));
+    let much: ExecResult = life.exec("a", "yes 3000000").await.ok();
+    assert_eq!((much.stdout.len(), much.stdout_truncated), (1 << 20, true));
+    let late: ExecResult = life
+        .call("execCommand", json!({ "name": "a", "command": "sleep 60", "timeoutSeconds": 1 }))
+        .await
+        .ok();
+    assert!(late.timed_out);
+}
+
+#[tokio::test]
+async fn files_go_through_whole_and_a_cut_upload_changes_nothing() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    life.acquire("a").await;
+    let id = life.id("a").await;
+    let content: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
+    let written = life.raw("/writeFile?space=a&path=big%20one", content.clone()).await.json();
+    assert_eq!(written["files"][0], json!({ "path": "/home/user/big one", "sizeBytes": content.len() }));
+    assert!(life.raw("/readFile?space=a&path=big%20one", "").await.bytes == content);
+    let error =
+        life.call("readFile", json!({ "name": "a", "path": "big one" })).await.refused(&Code::TooLarge);
+    assert!(error.message.contains("streaming"), "{}", error.message);
+
+    let cut = futures_util::stream::iter([
+        Ok(bytes::Bytes::from_static(b"half")),
+        Err(std::io::Error::other("cut")),
+    ]);
+    let reply = life.raw("/writeFile?space=a&path=big%20one", axum::body::Body::from_stream(cut)).await;
+    assert!(!reply.status.is_success(), "{}", reply.text());
+    assert_eq!(ground.machine.file(id, "/home/user/big one").map(|kept| kept.len()), Some(content.len()));
+}
+
+#[tokio::test]
+async fn lists_filter_and_page_in_byte_order() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    for name in ["b", "a%", "a_b", "ab", "ä", "Z", "a"] {
+        let even = (name.len() % 2 == 0).to_string();
+        life.call("acquireSpace", json!({ "name": name, "metadata": { "even": even, "x": "1" } }))
+            .await
+            .ok::<Value>();
+    }
+    life.on("freezeSpace", "ab").await.ok::<Value>();
+    let names = |list: &SpaceList| list.spaces.iter().map(|space| space.name.to_string()).collect::<Vec<_>>();
+    let list = async |wish: Value| life.call("listSpaces", wish).await.ok::<SpaceList>();
+    assert_eq!(names(&list(json!({})).await), ["Z", "a", "a%", "a_b", "ab", "b", "ä"]);
+    assert_eq!(names(&list(json!({ "namePrefix": "a_" })).await), ["a_b"]);
+    assert_eq!(names(&list(json!({ "namePrefix": "a" })).await), ["a", "a%", "a_b", "ab"]);
+    assert_eq!(names(&list(json!({ "states": ["frozen"] })).await), ["ab"]);
+    assert_eq!(names(&list(json!({ "states": [] })).await), [""; 0]);
+    assert_eq!(names(&list(json!({ "metadata": { "even": "true", "x": "1" } })).await), ["a%", "ab", "ä"]);
+    let mut cursor = None;
+    let mut seen = Vec::new();
+    loop {
+        let page = list(json!({ "limit": 3, "cursor": cursor })).await;
+        seen.extend(names(&page));
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(seen, ["Z", "a", "a%", "a_b", "ab", "b", "ä"]);
+}

@@ -1,0 +1,15 @@
+//! The node as a whole: its router in process, a real ledger file, the fake executor.
+
+/// A node under test.
+mod harness;
+
+/// Bad inputs of every verb.
+mod door;
+/// What acquire, freeze, stop, destroy promise.
+mod lifecycle;
+/// Lookups, tickets, expectations.
+mod lookup;
+/// What a node finds after a crash.
+mod reconcile;
+/// Standing, roster, configuration.
+mod standing;

@@ -1,0 +1,65 @@
+use drowse_node::checkin;
+use drowse_shared::api::{
+    Code,
+    exec::ExecResult,
+    nodes::{CheckedIn, Standing},
+    spaces::State,
+};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::harness::{Ground, Life, eventually};
+
+async fn told(life: &Life, standing: Standing, more: Value) {
+    let mut answer = json!({ "standing": standing });
+    for (key, value) in more.as_object().expect("an object") {
+        answer[key] = value.clone();
+    }
+    let answer: CheckedIn = serde_json::from_value(answer).expect("an answer");
+    checkin::take(&life.node, answer, Instant::now()).await;
+}
+
+#[tokio::test]
+async fn a_removed_node_freezes_its_spaces_and_serves_again_once_readmitted() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    life.acquire("a").await;
+    told(&life, Standing::Removed, json!({})).await;
+    eventually("its spaces freeze", || async { life.state("a").await == State::Frozen }).await;
+    for verb in ["acquireSpace", "wakeSpace", "touchSpace"] {
+        life.on(verb, "a").await.refused(&Code::SpaceSuspended);
+    }
+    life.exec("a", "true").await.refused(&Code::SpaceSuspended);
+    life.crash().await;
+    let life = ground.start().await;
+    life.exec("a", "true").await.refused(&Code::SpaceSuspended);
+    assert_eq!(life.raw("report", "").await.json()["removed"], true);
+    told(&life, Standing::Member, json!({})).await;
+    assert_eq!(life.state("a").await, State::Frozen, "it wakes when it is used");
+    assert_eq!(life.exec("a", "echo hi").await.ok::<ExecResult>().stdout, "hi\n");
+}
+
+#[tokio::test]
+async fn a_node_with_a_gateway_builds_only_while_it_is_heard_and_keeps_what_it_was_told() {
+    let mut ground = Ground::new();
+    ground.gateways = vec!["http://127.0.0.1:9".to_owned()];
+    let life = ground.start().await;
+    assert!(!life.node.fleet.is_configured(), "it does not listen yet");
+    life.on("acquireSpace", "a").await.refused(&Code::FleetStarting);
+    let fleet = "0190f0c2a4b87c3d9e0f112233445566";
+    let settings =
+        json!({ "spec": { "cpus": 2.0, "memoryBytes": 1_u64 << 30, "diskBytes": 1_u64 << 30, "pids": 100 } });
+    let roster = |version: u64| json!({ "fleetId": fleet, "version": version, "nodes": [] });
+    told(&life, Standing::Member, json!({ "bundle": { "authorityId": fleet, "version": 3, "settings": settings }, "roster": roster(7) })).await;
+    assert!(life.node.fleet.is_configured());
+    assert_eq!(life.acquire("a").await.space.spec.cpus, 2.0, "the fleet's defaults");
+    told(&life, Standing::Member, json!({ "roster": roster(6), "wantBundle": true })).await;
+    life.crash().await;
+
+    let life = ground.start().await;
+    assert!(life.node.fleet.is_configured(), "its own copy counts");
+    assert!(!life.acquire("a").await.created, "what exists is served");
+    life.on("acquireSpace", "b").await.refused(&Code::FleetStarting);
+    let report = life.call("report", json!({ "roster": roster(9) })).await.json();
+    assert_eq!((&report["roster"]["version"], &report["bundle"]["version"]), (&json!(9), &json!(3)));
+}
