@@ -1,6 +1,13 @@
 //! The production fleet in a world: gateway `g`, nodes `n0`–`n2` over the fake executor, clients `c0`–`c3`.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use camino::Utf8PathBuf;
 use drowse_node::{
@@ -17,9 +24,10 @@ use drowse_shared::{
     shutdown::Shutdown,
     token::Token,
 };
+use serde_json::json;
 use tokio::time::sleep;
 
-use super::{Run, Weather, World, run};
+use super::{Fall, Run, Weather, World, run};
 
 /// Faults, drawn by the seed.
 mod chaos;
@@ -68,6 +76,8 @@ pub struct Fleet {
     pub laws: Laws,
     token: Token,
     gateway_disk: Arc<Disk>,
+    /// One call into a runtime in so many fails.
+    runtime_fails_one_in: Arc<AtomicU64>,
     nodes: Arc<BTreeMap<&'static str, Node>>,
     _home: Arc<tempfile::TempDir>,
 }
@@ -102,6 +112,7 @@ impl Fleet {
             laws: Laws::new(world),
             token: Token::checked("0123456789abcdef0123456789abcdef", "the simulation").expect("long enough"),
             gateway_disk: Arc::new(Disk::new()),
+            runtime_fails_one_in: Arc::default(),
             nodes: Arc::new(NODES.map(|name| (name, node(name))).into()),
             _home: Arc::new(home),
         }
@@ -160,6 +171,7 @@ impl Fleet {
             laws: self.laws.clone(),
             pulse,
             host: name,
+            fails_one_in: self.runtime_fails_one_in.clone(),
         });
         let mut parts = drowse_node::Parts::over(executor, Arc::new(Roomy));
         parts.database = Database::Open(node.ledger.open());
@@ -178,6 +190,7 @@ impl Fleet {
         };
         let [a, b, c, d] = CLIENTS.map(work);
         let all = async { tokio::join!(a, b, c, d) };
+        self.runtime_fails_one_in.store(self.world.draw(|rng| if rng.one_in(2) { 0 } else { 40 }), Relaxed);
         drowse_shared::select_biased! {
             _ = all => {}
             () = self.chaos() => {}
@@ -185,16 +198,17 @@ impl Fleet {
     }
 
     /// Once nothing is broken everything works, and there is exactly what was acknowledged.
-    async fn settle(&self) {
+    async fn settle(&self, names: &'static [&'static str]) {
         self.repair().await;
+        self.runtime_fails_one_in.store(0, Relaxed);
         self.world.set_weather(Weather { slow_one_in: 0, duplicate_one_in: 0, ..Weather::USUAL });
         let fleet = self.clone();
         let held = self.world.on(CLIENTS[0], |env| async move {
             let client = Client::new(&fleet, CLIENTS[0], &env);
             let mut held = BTreeMap::new();
-            for name in NAMES {
+            for name in names {
                 if let Some(acquired) = client.insist(name, RECOVERY).await {
-                    held.insert(name.to_owned(), vec![acquired.space.id]);
+                    held.insert((*name).to_owned(), vec![acquired.space.id]);
                 }
             }
             // What is only being removed is gone by then.
@@ -217,6 +231,50 @@ pub fn scenario(seed: u64) -> Run<()> {
         let fleet = Fleet::new(&world);
         fleet.start().await;
         fleet.trouble_and_work().await;
-        fleet.settle().await;
+        fleet.settle(&NAMES).await;
+    })
+}
+
+/// One client makes a space, uses it, destroys it and makes it anew, while `host` falls at its `k`-th effect and comes
+/// back. Answers whether it fell.
+pub fn fall_at(seed: u64, host: &'static str, fall: Fall, k: u64) -> Run<bool> {
+    run(seed, move |world| async move {
+        let fleet = Fleet::new(&world);
+        fleet.start().await;
+        world.crash_at(host, Some(k), fall);
+        let guest = fleet.clone();
+        let work = world.on(CLIENTS[0], |env| async move {
+            let client = Client::new(&guest, CLIENTS[0], &env);
+            let one = json!({ "name": NAMES[0] });
+            let exec = json!({ "name": NAMES[0], "command": "true" });
+            for (verb, body) in [
+                ("acquireSpace", &one),
+                ("execCommand", &exec),
+                ("stopSpace", &one),
+                ("acquireSpace", &one),
+                ("destroySpace", &one),
+                ("acquireSpace", &one),
+            ] {
+                client.call(verb, NAMES[0], body, None).await;
+            }
+        });
+        let back = async {
+            while world.is_up(host) {
+                sleep(Duration::from_millis(100)).await;
+            }
+            if let (Fall::Power, Some(node)) = (fall, fleet.nodes.get(host)) {
+                node.machine.reboot();
+            }
+            sleep(Duration::from_secs(1)).await;
+            world.restart(host, Duration::ZERO).await;
+            std::future::pending::<()>().await;
+        };
+        drowse_shared::select_biased! {
+            _ = work => {}
+            () = back => {}
+        }
+        let fell = world.life_of(host) > 1 || !world.is_up(host);
+        fleet.settle(&NAMES[..1]).await;
+        fell
     })
 }

@@ -26,18 +26,31 @@ pub(super) struct Life {
     /// How far this life's wall clock is off, in milliseconds.
     pub(super) clock_off_ms: i64,
     dead: AtomicBool,
+    power_lost: AtomicBool,
 }
 
 impl Life {
     pub(super) fn new(host: &str, generation: u64, clock_off_ms: i64) -> Arc<Self> {
-        Arc::new(Self { host: host.to_owned(), generation, clock_off_ms, dead: AtomicBool::new(false) })
+        Arc::new(Self {
+            host: host.to_owned(),
+            generation,
+            clock_off_ms,
+            dead: AtomicBool::new(false),
+            power_lost: AtomicBool::new(false),
+        })
     }
 
     pub(super) fn is_dead(&self) -> bool {
         self.dead.load(Relaxed)
     }
 
-    pub(super) fn end(&self) {
+    /// Whether nobody said goodbye for it.
+    pub(super) fn has_lost_power(&self) -> bool {
+        self.power_lost.load(Relaxed)
+    }
+
+    pub(super) fn end(&self, fall: Fall) {
+        self.power_lost.store(fall == Fall::Power, Relaxed);
         self.dead.store(true, Relaxed);
     }
 }

@@ -124,12 +124,12 @@ impl Stream {
 impl State {
     /// Whether what this pipe carries is kept from arriving.
     fn is_blocked(&self, pipe: &Pipe) -> bool {
-        pipe.held.is_some() || self.is_unheard(pipe)
+        pipe.held.is_some() || self.is_lost(pipe)
     }
 
     /// Whether the network loses what this pipe carries.
-    fn is_unheard(&self, pipe: &Pipe) -> bool {
-        pipe.silent || self.is_cut(&pipe.from.host, &pipe.to.host) || self.is_off(&pipe.from.host)
+    fn is_lost(&self, pipe: &Pipe) -> bool {
+        pipe.silent || self.is_cut(&pipe.from.host, &pipe.to.host)
     }
 
     fn receive(&mut self, number: u64, incoming: usize, buf: &mut ReadBuf<'_>, waker: &Waker) -> Received {
@@ -137,7 +137,7 @@ impl State {
         let Some(connection) = self.connections.get(&number) else { return Received::End };
         let blocked = self.is_blocked(&connection.pipes[incoming]);
         // The questions and the answers of keepalive travel both ways.
-        let unheard = connection.pipes.iter().any(|pipe| self.is_unheard(pipe));
+        let unheard = connection.pipes.iter().any(|pipe| self.is_lost(pipe) || pipe.from.has_lost_power());
         let Some(connection) = self.connections.get_mut(&number) else { return Received::End };
         let pipe = &mut connection.pipes[incoming];
         pipe.reader = Some(waker.clone());

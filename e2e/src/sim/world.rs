@@ -136,7 +136,7 @@ impl State {
     fn fall(&mut self, name: &str, fall: Fall) {
         let at = Instant::now() + self.lag();
         let Some(host) = self.hosts.get_mut(name) else { return };
-        host.life.end();
+        host.life.end(fall);
         host.falls_at = None;
         host.fell = Some(fall);
         for task in &host.tasks {

@@ -22,6 +22,8 @@ enum Trouble {
     Silence { there: bool },
     /// One message is held on the wire, then delivered late or destroyed.
     Hold { prefix: &'static str, there: bool, reset: bool },
+    /// A node falls and finds its ledger gone; its disks and `node.json` are there.
+    LedgerLost(Fall),
     /// A create is held on the wire, its gateway vanishes, and it arrives after others have asked for the name.
     LateCreate,
     /// Connections of clients break.
@@ -31,28 +33,33 @@ enum Trouble {
 impl Fleet {
     /// Makes trouble, one at a time or several at once, for as long as it is polled.
     pub async fn chaos(&self) {
-        tokio::join!(self.troubles(), self.troubles());
+        // What neither the gateway nor any node remembers, nobody can know; so only one side forgets in one run.
+        let nodes_forget = self.world.draw(|rng| rng.one_in(2));
+        tokio::join!(self.troubles(nodes_forget), self.troubles(nodes_forget));
     }
 
-    async fn troubles(&self) {
+    async fn troubles(&self, nodes_forget: bool) {
         loop {
             let pause = self.world.draw(|rng| rng.below(6000));
             sleep(Duration::from_millis(pause)).await;
-            self.trouble().await;
+            self.trouble(nodes_forget).await;
         }
     }
 
-    async fn trouble(&self) {
+    async fn trouble(&self, nodes_forget: bool) {
         let (node, trouble, lasts_ms) = self.world.draw(|rng| {
             let node = *rng.pick(&NODES);
             let long = rng.one_in(5);
             let lasts_ms = rng.below(if long { 70_000 } else { 8000 });
             let trouble = match rng.below(13) {
+                0 if nodes_forget => {
+                    Trouble::LedgerLost(if rng.one_in(2) { Fall::Process } else { Fall::Power })
+                }
                 0 => Trouble::NodeFalls(if rng.one_in(2) { Fall::Process } else { Fall::Power }),
                 1 | 2 => Trouble::NodeFallsAtStep(1 + rng.below(150)),
                 3 | 4 => Trouble::GatewayFalls {
                     fall: if rng.one_in(2) { Fall::Process } else { Fall::Power },
-                    loses_database: rng.one_in(3),
+                    loses_database: !nodes_forget && rng.one_in(2),
                     at_step: rng.one_in(2).then(|| 1 + rng.below(150)),
                 },
                 5 | 6 => {
@@ -115,6 +122,20 @@ impl Fleet {
                 held.arrived().await;
                 sleep(lasts).await;
                 if reset { held.reset() } else { held.release() }
+            }
+            Trouble::LedgerLost(fall) => {
+                // Another trouble may have brought it up again meanwhile; a ledger is not lost under a running daemon.
+                if world.is_up(node) {
+                    world.crash(node, fall);
+                    if let Some(disks) = self.nodes.get(node) {
+                        if fall == Fall::Power {
+                            disks.machine.reboot();
+                        }
+                        disks.ledger.wipe();
+                    }
+                    world.note(&format!("{node} LOSES ITS LEDGER"));
+                    self.restart(node, lasts).await;
+                }
             }
             Trouble::LateCreate => {
                 let held = world.hold(GATEWAY, node, "POST /acquireSpace");

@@ -1,6 +1,13 @@
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
-use drowse_node::executor::{Capabilities, Card, Executor, Found, Result, Stats, Vitality};
+use drowse_node::executor::{Capabilities, Card, Error, Executor, Found, Result, Stats, Vitality};
 use drowse_shared::{
     api::spaces::Template,
     id::SpaceId,
@@ -18,20 +25,33 @@ pub(super) struct Witness {
     pub(super) laws: Laws,
     pub(super) pulse: Pulse,
     pub(super) host: &'static str,
+    /// One call in so many fails, before or after its effect; 0 = none.
+    pub(super) fails_one_in: Arc<AtomicU64>,
 }
 
 impl Witness {
     /// A call begins: it takes its time, and its effect may never come.
-    async fn begin(&self, what: &'static str) {
+    async fn begin(&self, what: &'static str) -> Result<()> {
         let ms = self.world.draw(|rng| if rng.one_in(25) { rng.below(3000) } else { rng.below(20) });
         sleep(Duration::from_millis(ms)).await;
         self.pulse.beat(what).await;
+        self.fails(what)
     }
 
     /// The effect was had; the caller may never hear of it.
     async fn end<T>(&self, what: &'static str, outcome: Result<T>) -> Result<T> {
         self.pulse.beat(what).await;
+        self.fails(what)?;
         outcome
+    }
+
+    fn fails(&self, what: &'static str) -> Result<()> {
+        let one_in = self.fails_one_in.load(Relaxed);
+        if self.world.draw(|rng| rng.one_in(one_in)) {
+            self.world.note(&format!("{} runtime fails: {what}", self.host));
+            return Err(Error::Runtime { what, says: "the seed says no".to_owned() });
+        }
+        Ok(())
     }
 }
 
@@ -46,7 +66,7 @@ impl Executor for Witness {
 
     fn create(&self, card: Card) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            self.begin("create").await;
+            self.begin("create").await?;
             let (id, name) = (card.id, card.name.clone());
             let made = self.inner.create(card).await;
             if made.is_ok() {
@@ -58,7 +78,7 @@ impl Executor for Witness {
 
     fn write_card(&self, card: Card) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            self.begin("write card").await;
+            self.begin("write card").await?;
             let written = self.inner.write_card(card).await;
             self.end("card written", written).await
         })
@@ -66,7 +86,7 @@ impl Executor for Witness {
 
     fn start(&self, card: Card) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            self.begin("start").await;
+            self.begin("start").await?;
             let started = self.inner.start(card).await;
             self.end("started", started).await
         })
@@ -74,7 +94,7 @@ impl Executor for Witness {
 
     fn freeze(&self, id: SpaceId) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            self.begin("freeze").await;
+            self.begin("freeze").await?;
             let frozen = self.inner.freeze(id).await;
             self.end("frozen", frozen).await
         })
@@ -82,7 +102,7 @@ impl Executor for Witness {
 
     fn thaw(&self, id: SpaceId) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            self.begin("thaw").await;
+            self.begin("thaw").await?;
             let thawed = self.inner.thaw(id).await;
             self.end("thawed", thawed).await
         })
@@ -90,7 +110,7 @@ impl Executor for Witness {
 
     fn stop(&self, id: SpaceId, grace: Duration) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            self.begin("stop").await;
+            self.begin("stop").await?;
             let stopped = self.inner.stop(id, grace).await;
             self.end("stopped", stopped).await
         })
@@ -98,7 +118,7 @@ impl Executor for Witness {
 
     fn destroy(&self, id: SpaceId) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            self.begin("destroy").await;
+            self.begin("destroy").await?;
             let removed = self.inner.destroy(id).await;
             if removed.is_ok() {
                 self.laws.gone(self.host, id);
@@ -131,7 +151,9 @@ impl Executor for Witness {
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<Found>>> {
         Box::pin(async move {
-            self.begin("list").await;
+            // A node that cannot see its disks believes its ledger; that is not what is tried here.
+            sleep(Duration::from_millis(5)).await;
+            self.pulse.beat("list").await;
             self.inner.list().await
         })
     }
