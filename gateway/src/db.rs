@@ -199,7 +199,8 @@ mod tests {
         let node =
             RosterNode { id: id.clone(), ledger_id: ledger, endpoint: endpoint.clone(), since_version: 7 };
         let said = Said { id, endpoint, region: Some("eu".into()), interval_ms: 200 };
-        let removed = vec![LedgerId::mint(&env), LedgerId::mint(&env)];
+        let mut removed = vec![LedgerId::mint(&env), LedgerId::mint(&env)];
+        removed.sort();
         let kept = Kept {
             roster: Some(Roster { fleet_id, version: 9, nodes: vec![node], removed }),
             bundle: Some(authority::first(fleet_id)),

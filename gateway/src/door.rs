@@ -86,7 +86,7 @@ async fn healthz() -> Json<serde_json::Value> {
 }
 
 async fn metrics(State(gateway): State<Arc<Gateway>>) -> Result<Response, Error> {
-    let text = gateway.metrics.text(&gateway.fleet);
+    let text = gateway.metrics.text(&gateway.nodes.fleet);
     let text = text.map_err(|_| Error::new(Code::Internal, "the metrics cannot be written"))?;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())

@@ -17,7 +17,7 @@ use crate::{
     Config, door,
     find::Finder,
     fleet::{Fleet, announce},
-    forward::peer::Peers,
+    forward::{http::Nodes, peer::Peers},
     metrics::Metrics,
 };
 
@@ -88,10 +88,8 @@ pub(crate) struct Gateway {
     pub(crate) env: Env,
     /// The fleet token.
     pub(crate) token: drowse_shared::token::Token,
-    /// Which nodes there are.
-    pub(crate) fleet: Arc<Fleet>,
-    /// Their doors.
-    pub(crate) peers: Arc<Peers>,
+    /// Which nodes there are, and their doors.
+    pub(crate) nodes: Nodes,
     /// Which of them holds a space.
     pub(crate) finder: Arc<Finder>,
     /// One create or destroy of a name at a time.
@@ -127,8 +125,7 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
     let gateway = Arc::new(Gateway {
         env: env.clone(),
         token: config.token,
-        fleet,
-        peers,
+        nodes: Nodes { fleet, peers },
         finder,
         slots: Slots::new(QUEUE_MAX),
         metrics,

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 
 use super::{
     body,
-    spaces::{Load, locate, moving, once, send},
+    spaces::{Load, hinted, locate, moving, once, send},
 };
 use crate::{
     find::verdict::{self, Verdict},
@@ -63,7 +63,7 @@ pub(super) async fn acquire(
     let patience = Duration::from_secs(wish.wait_seconds.unwrap_or(WAIT_SECONDS));
     let mut misses = 0;
     while misses < 2 {
-        if let Some((peer, hit)) = gateway.finder.hint(&head.space) {
+        if let Some((peer, hit)) = hinted(&gateway, &head.space).await? {
             match once(&gateway, &head, &peer, &hit, Body::from(bytes.clone())).await? {
                 Some(response) => return Ok(response),
                 None => misses += 1,
@@ -120,7 +120,7 @@ impl Create {
                 Verdict::Unsure(silent) => return Err(verdict::unsure(space, &silent)),
                 Verdict::Nobody { tickets } => tickets,
             };
-            self.gateway.fleet.knows_its_nodes()?;
+            self.gateway.nodes.fleet.knows_its_nodes()?;
             let pick = match self.pick(&tickets).await {
                 Ok(pick) => pick,
                 Err(error) => {
@@ -144,10 +144,10 @@ impl Create {
     async fn pick(&self, tickets: &BTreeMap<LedgerId, Ticket>) -> Result<Pick, Error> {
         let ends = Instant::now() + JOINING;
         loop {
-            match self.gateway.fleet.pick(tickets) {
+            match self.gateway.nodes.fleet.pick(tickets) {
                 Ok(pick) => return Ok(pick),
                 Err(NoCapacity { passing: true, .. }) if Instant::now() < ends => {
-                    self.gateway.fleet.news(Duration::from_millis(50)).await;
+                    self.gateway.nodes.fleet.news(Duration::from_millis(50)).await;
                 }
                 Err(refused) => return Err(refused.error),
             }
@@ -160,24 +160,27 @@ impl Create {
         let (gateway, head) = (&self.gateway, &self.head);
         let sent = async {
             let body = Body::from(self.bytes.clone());
-            match forward(&gateway.fleet, &gateway.peers, &peer, head, Belief::Create(ticket), body).await {
-                Forwarded::Answer(response) => capture(response).await.map_err(|why| cut(head, &peer, &why)),
-                Forwarded::NotMine => Err(cut(head, &peer, "it says that the space is not its own")),
+            match forward(&gateway.nodes, &peer, head, Belief::Create(ticket), body).await {
+                Forwarded::Answer(response) => {
+                    capture(response).await.map_err(|why| cut(&head.space, &peer, &why))
+                }
+                Forwarded::NotMine => Err(cut(&head.space, &peer, "it says that the space is not its own")),
                 Forwarded::Unreached(why) => Err(unreached(head, &peer, &why)),
-                Forwarded::Cut(why) => Err(cut(head, &peer, &why)),
+                Forwarded::Cut(why) => Err(cut(&head.space, &peer, &why)),
             }
         };
         let deadline = self.patience + BUILD;
         let answer = tokio::time::timeout(deadline, sent).await;
-        let answer =
-            answer.unwrap_or_else(|_| Err(cut(head, &peer, &format!("nothing in {} s", deadline.as_secs()))));
+        let answer = answer.unwrap_or_else(|_| {
+            Err(cut(&head.space, &peer, &format!("nothing in {} s", deadline.as_secs())))
+        });
         let (outcome, word) = match &answer {
             Ok(captured) if captured.status.is_success() => (self.built(&peer, captured), "built"),
             Ok(captured) if is_unsettled(captured.status) => (Outcome::Unknown, "unknown"),
             Ok(_) => (Outcome::Refused, "refused"),
             Err(_) => (Outcome::Unknown, "unknown"),
         };
-        gateway.fleet.settle(&peer.ledger, outcome);
+        gateway.nodes.fleet.settle(&peer.ledger, outcome);
         gateway.metrics.placement(word);
         let captured = answer?;
         if captured.error().is_some_and(|error| error.code == Code::TicketVoid) {
@@ -213,7 +216,7 @@ fn is_unsettled(status: StatusCode) -> bool {
 }
 
 fn unreached(head: &Head, peer: &crate::fleet::Peer, why: &str) -> Error {
-    let known = unreachable(head, peer, why);
+    let known = unreachable(&head.space, peer, why);
     let message = format!(
         "node {} was to build \"{}\" and cannot be reached: {why}; nothing was built",
         peer.id, head.space

@@ -78,18 +78,19 @@ async fn in_slot(
         };
         let sent = async {
             let body = Body::from(bytes.clone());
-            match forward(&gateway.fleet, &gateway.peers, &peer, &head, belief(&hit), body).await {
+            match forward(&gateway.nodes, &peer, &head, belief(&hit), body).await {
                 Forwarded::Answer(response) => {
-                    capture(response).await.map(Some).map_err(|why| cut(&head, &peer, &why))
+                    capture(response).await.map(Some).map_err(|why| cut(&head.space, &peer, &why))
                 }
                 Forwarded::NotMine => Ok(None),
-                Forwarded::Unreached(why) => Err(unreachable(&head, &peer, &why)),
-                Forwarded::Cut(why) => Err(cut(&head, &peer, &why)),
+                Forwarded::Unreached(why) => Err(unreachable(&head.space, &peer, &why)),
+                Forwarded::Cut(why) => Err(cut(&head.space, &peer, &why)),
             }
         };
         let answer = tokio::time::timeout(DEADLINE, sent).await;
-        let answer = answer
-            .unwrap_or_else(|_| Err(cut(&head, &peer, &format!("nothing in {} s", DEADLINE.as_secs()))));
+        let answer = answer.unwrap_or_else(|_| {
+            Err(cut(&head.space, &peer, &format!("nothing in {} s", DEADLINE.as_secs())))
+        });
         // Destroyed, not there, or nobody knows: in no case is the hint worth keeping, unless it was refused.
         let refused = matches!(&answer, Ok(Some(captured)) if !captured.status.is_success());
         if !refused {
@@ -97,7 +98,7 @@ async fn in_slot(
         }
         let Some(captured) = answer? else { continue };
         if captured.status.is_success() {
-            gateway.fleet.destroyed(&peer.ledger, &hit.id);
+            gateway.nodes.fleet.destroyed(&peer.ledger, &hit.id);
         }
         return Ok(captured.into_response());
     }

@@ -41,7 +41,7 @@ pub(super) async fn front(State(gateway): State<Arc<Gateway>>, mut request: Requ
             verb,
             status,
             code = error.map(|error| error.code.as_str()),
-            message = error.map(|error| error.message.as_str()),
+            why = error.map(|error| error.message.as_str()),
             ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
             "refused"
         );

@@ -33,7 +33,7 @@ pub(super) async fn list(
     let mut wish: ListSpaces = parse(&bytes)?;
     let limit = wish.limit.unwrap_or(PAGE_DEFAULT);
     wish.limit = Some(limit);
-    let answers: Vec<_> = stream::iter(gateway.fleet.asked())
+    let answers: Vec<_> = stream::iter(gateway.nodes.fleet.asked())
         .map(|peer| page(&gateway, peer, &wish))
         .buffered(AT_ONCE)
         .collect()
@@ -43,7 +43,7 @@ pub(super) async fn list(
 
 async fn page(gateway: &Gateway, peer: Peer, wish: &ListSpaces) -> Result<SpaceList, Silent> {
     let deadline = if peer.live { LIVE } else { OTHERS };
-    let answer = gateway.peers.call(&peer.endpoint, "listSpaces", wish, deadline, LIST_BYTES_MAX).await;
+    let answer = gateway.nodes.peers.call(&peer.endpoint, "listSpaces", wish, deadline, LIST_BYTES_MAX).await;
     answer.map_err(|failure| Silent { node: peer.id, reason: failure.to_string() })
 }
 

@@ -30,7 +30,7 @@ pub(super) async fn check_in(
 ) -> Result<Json<CheckedIn>, Error> {
     let bytes = body::read(request.into_body(), CHECK_IN_BYTES_MAX).await?;
     let said: CheckIn = parse(&bytes)?;
-    gateway.fleet.check_in(said).await.map(Json)
+    gateway.nodes.fleet.check_in(said).await.map(Json)
 }
 
 /// `listNodes`.
@@ -40,7 +40,7 @@ pub(super) async fn list(
 ) -> Result<Json<NodeList>, Error> {
     let bytes = body::read(request.into_body(), JSON_BODY_BYTES_MAX).await?;
     let ListNodes {} = parse(&bytes)?;
-    gateway.fleet.list().map(Json)
+    gateway.nodes.fleet.list().map(Json)
 }
 
 /// `removeNode`.
@@ -50,7 +50,7 @@ pub(super) async fn remove(
 ) -> Result<Json<NodeRemoved>, Error> {
     let bytes = body::read(request.into_body(), JSON_BODY_BYTES_MAX).await?;
     let wish: OneNode = parse(&bytes)?;
-    let (removed, ledger) = gateway.fleet.remove(wish.node_id).await?;
+    let (removed, ledger) = gateway.nodes.fleet.remove(wish.node_id).await?;
     if let Some(ledger) = ledger {
         gateway.finder.forget_node(&ledger);
     }
@@ -65,8 +65,12 @@ pub(super) async fn readmit(
     let bytes = body::read(request.into_body(), JSON_BODY_BYTES_MAX).await?;
     let wish: OneNode = parse(&bytes)?;
     let id = wish.node_id.clone();
-    let compared =
-        back::readmit(gateway.fleet.clone(), gateway.finder.clone(), gateway.peers.clone(), wish.node_id);
+    let compared = back::readmit(
+        gateway.nodes.fleet.clone(),
+        gateway.finder.clone(),
+        gateway.nodes.peers.clone(),
+        wish.node_id,
+    );
     let task = async move {
         tokio::time::timeout(READMIT, compared).await.unwrap_or_else(|_| {
             let message = format!(

@@ -107,9 +107,30 @@ fn streamed_space(parts: &Parts) -> Result<Option<SpaceRef>, Error> {
     Ok(Some(space))
 }
 
+/// Where the space is by hint. A node that does not check in is asked first, so that a caller learns within the deadline
+/// of a lookup, not of a connection, that it is not there.
+pub(super) async fn hinted(gateway: &Gateway, space: &SpaceRef) -> Result<Option<(Peer, Hit)>, Error> {
+    match gateway.finder.hint(space) {
+        Some((peer, _)) if !peer.live => confirm(gateway, peer, space).await,
+        found => Ok(found),
+    }
+}
+
+/// Asks the node of a hint whether it is right.
+async fn confirm(gateway: &Gateway, peer: Peer, space: &SpaceRef) -> Result<Option<(Peer, Hit)>, Error> {
+    match gateway.finder.confirm(&peer, space).await {
+        Answer::Yes(held) => {
+            let hit = Hit { ledger: peer.ledger, id: held.id, name: held.name, epoch: held.epoch };
+            Ok(Some((peer, hit)))
+        }
+        Answer::No { .. } => Ok(None),
+        Answer::Silent(why) => Err(unreachable(space, &peer, &why)),
+    }
+}
+
 /// Where the space is, by hint or by asking.
 pub(super) async fn locate(gateway: &Gateway, space: &SpaceRef, hint: bool) -> Result<(Peer, Hit), Error> {
-    if let Some(found) = hint.then(|| gateway.finder.hint(space)).flatten() {
+    if hint && let Some(found) = hinted(gateway, space).await? {
         return Ok(found);
     }
     match gateway.finder.find(space).await {
@@ -122,7 +143,7 @@ pub(super) async fn locate(gateway: &Gateway, space: &SpaceRef, hint: bool) -> R
         }
         Verdict::Unsure(silent) => Err(verdict::unsure(space, &silent)),
         Verdict::Nobody { .. } => {
-            gateway.fleet.knows_its_nodes()?;
+            gateway.nodes.fleet.knows_its_nodes()?;
             Err(verdict::not_found(space))
         }
     }
@@ -163,14 +184,10 @@ pub(super) async fn send(gateway: &Arc<Gateway>, head: &Head, load: Load) -> Res
 
 /// A place that was asked just now.
 async fn confirmed(gateway: &Arc<Gateway>, space: &SpaceRef) -> Result<(Peer, Hit), Error> {
-    if let Some((peer, _)) = gateway.finder.hint(space) {
-        match gateway.finder.confirm(&peer, space).await {
-            Answer::Yes(held) => {
-                let hit = Hit { ledger: peer.ledger, id: held.id, name: held.name, epoch: held.epoch };
-                return Ok((peer, hit));
-            }
-            Answer::No { .. } | Answer::Silent(_) => {}
-        }
+    if let Some((peer, _)) = gateway.finder.hint(space)
+        && let Some(found) = confirm(gateway, peer, space).await?
+    {
+        return Ok(found);
     }
     locate(gateway, space, false).await
 }
@@ -183,7 +200,7 @@ pub(super) async fn once(
     hit: &Hit,
     body: Body,
 ) -> Result<Option<Response>, Error> {
-    match forward(&gateway.fleet, &gateway.peers, peer, head, belief(hit), body).await {
+    match forward(&gateway.nodes, peer, head, belief(hit), body).await {
         Forwarded::Answer(response) => Ok(Some(response)),
         Forwarded::NotMine => {
             gateway.finder.forget_id(&hit.id);
@@ -191,9 +208,9 @@ pub(super) async fn once(
         }
         Forwarded::Unreached(why) => {
             gateway.finder.forget_id(&hit.id);
-            Err(unreachable(head, peer, &why))
+            Err(unreachable(&head.space, peer, &why))
         }
-        Forwarded::Cut(why) => Err(cut(head, peer, &why)),
+        Forwarded::Cut(why) => Err(cut(&head.space, peer, &why)),
     }
 }
 

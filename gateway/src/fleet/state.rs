@@ -1,6 +1,13 @@
 //! What is known and heard, and what follows from it. No socket, no disk: whoever holds it reads the roster's next shape
 //! here, writes it, and then puts it in place.
 
+/// A gateway with an empty database.
+mod learn;
+/// Taking a node out of the roster, and back.
+mod remove;
+/// The nodes as people see them.
+mod show;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -10,9 +17,9 @@ use std::{
 use drowse_shared::{
     api::{
         Code, Error,
-        nodes::{CheckIn, CheckedIn, Node, NodeList, NodeState, Roster, RosterNode, Standing},
+        nodes::{CheckIn, CheckedIn, Roster, RosterNode, Standing},
     },
-    id::{FleetId, LedgerId, NodeId, SpaceId, Ticket},
+    id::{LedgerId, NodeId, SpaceId, Ticket},
 };
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -20,7 +27,7 @@ use tokio::time::Instant;
 use super::{
     NoCapacity, Peer, Pick,
     counts::{Counts, Outcome},
-    judge::{self, Age, MISSED_MAX, Meaning},
+    judge::{self, Age, Meaning},
     roster,
 };
 use crate::{
@@ -124,6 +131,8 @@ impl State {
         exchange.hand_out &= standing == Standing::Member;
         match &meaning {
             Meaning::Removed | Meaning::Same => {}
+            // Said once; a node that waits comes again and again.
+            Meaning::Joined if self.heard.contains_key(&said.ledger_id) => {}
             Meaning::Joined => {
                 tracing::info!(node = %said.node_id, ledger = %said.ledger_id, endpoint = said.endpoint,
                 waiting = self.learning, "a node joins");
@@ -230,19 +239,6 @@ impl State {
         self.age(ledger).is_some_and(Age::is_live)
     }
 
-    pub(super) fn knows_its_nodes(&self) -> Result<(), Error> {
-        if !self.learning {
-            return Ok(());
-        }
-        let wait = self.learning_left().unwrap_or_default().as_secs() + 1;
-        Err(Error::new(
-            Code::FleetStarting,
-            "the gateway has just started with an empty database and is still learning which nodes there are; a new \
-             space could exist on one it has not heard yet",
-        )
-        .retry_after(wait))
-    }
-
     fn candidate(&self, node: &RosterNode, ticket: bool) -> Candidate {
         let heard = self.heard.get(&node.ledger_id);
         let presence = match heard.map(Heard::age) {
@@ -321,174 +317,6 @@ impl State {
         }
     }
 
-    pub(super) fn census(&self) -> Vec<(NodeState, u64)> {
-        let state = |node: &RosterNode| match self.age(&node.ledger_id) {
-            None => NodeState::Silent,
-            Some(age) if age.is_live() => NodeState::Live,
-            Some(_) => NodeState::Down,
-        };
-        let removed = self.kept.roster.as_ref().map_or(0, |roster| roster.removed.len() as u64);
-        let count = |which| self.members().filter(|node| state(node) == which).count() as u64;
-        vec![
-            (NodeState::Live, count(NodeState::Live)),
-            (NodeState::Down, count(NodeState::Down)),
-            (NodeState::Silent, count(NodeState::Silent)),
-            (NodeState::Removed, removed),
-        ]
-    }
-
-    pub(super) fn list(&self, gates: &Gates) -> Result<NodeList, Error> {
-        let Some(roster) = &self.kept.roster else {
-            self.knows_its_nodes()?;
-            return Err(Error::new(Code::Internal, "the gateway has no roster"));
-        };
-        let mut nodes: Vec<Node> = roster
-            .nodes
-            .iter()
-            .map(|node| {
-                let candidate = self.candidate(node, true);
-                let state = match candidate.presence {
-                    Presence::Silent => NodeState::Silent,
-                    Presence::Down { .. } => NodeState::Down,
-                    Presence::Live => NodeState::Live,
-                };
-                let refuses = place::refusal(&candidate, gates).map(|why| why.to_string());
-                self.shown(node.ledger_id, node.id.clone(), node.endpoint.clone(), state, refuses)
-            })
-            .collect();
-        for ledger in &roster.removed {
-            if let Some(said) = self.kept.said.get(ledger) {
-                let refuses = Some(Refusal::Removed.to_string());
-                let (id, endpoint) = (said.id.clone(), said.endpoint.clone());
-                nodes.push(self.shown(*ledger, id, endpoint, NodeState::Removed, refuses));
-            }
-        }
-        nodes.sort_by(|a, b| (&a.id, &a.ledger_id).cmp(&(&b.id, &b.ledger_id)));
-        Ok(NodeList { fleet_id: roster.fleet_id, roster_version: roster.version, nodes })
-    }
-
-    fn shown(
-        &self,
-        ledger_id: LedgerId,
-        id: NodeId,
-        endpoint: String,
-        state: NodeState,
-        refuses: Option<String>,
-    ) -> Node {
-        let heard = self.heard.get(&ledger_id);
-        let said = heard.map(|heard| &heard.said);
-        let kept = self.kept.said.get(&ledger_id);
-        Node {
-            id,
-            ledger_id,
-            endpoint,
-            region: kept.and_then(|kept| kept.region.clone()),
-            state,
-            refuses,
-            last_check_in_at: heard.map(|heard| heard.wall),
-            interval_ms: kept.map(|kept| kept.interval_ms),
-            build: said.map(|said| said.build.clone()),
-            reading: said.and_then(|said| said.reading.clone()),
-            bundle: said.and_then(|said| said.bundle),
-        }
-    }
-
-    /// What holds once this node is removed, or nothing if there is no such node.
-    pub(super) fn removal(&self, id: &NodeId) -> Result<Option<(LedgerId, Kept)>, Error> {
-        self.knows_its_nodes()?;
-        let Some(node) = self.members().find(|node| node.id == *id) else { return Ok(None) };
-        let interval = self
-            .kept
-            .said
-            .get(&node.ledger_id)
-            .map_or(INTERVAL, |said| Duration::from_millis(said.interval_ms));
-        let (wait, seen) = match self.age(&node.ledger_id) {
-            Some(age) => (
-                (age.interval * MISSED_MAX).checked_sub(age.since),
-                format!("checked in {} s ago", age.since.as_secs()),
-            ),
-            None => (
-                (interval * MISSED_MAX).checked_sub(self.started.elapsed()),
-                "was not heard yet by this gateway, which has only just started".to_owned(),
-            ),
-        };
-        if let Some(wait) = wait {
-            return Err(Error::new(
-                Code::NodeLive,
-                format!("node {id} {seen}; stop its daemon, wait two check-in intervals, and remove it then"),
-            )
-            .retry_after(wait.as_secs() + 1));
-        }
-        let mut kept = self.kept.clone();
-        kept.roster = kept.roster.map(|roster| roster::without(&roster, node.ledger_id));
-        Ok(Some((node.ledger_id, kept)))
-    }
-
-    pub(super) fn removed_peer(&self, id: &NodeId) -> Result<Peer, Error> {
-        self.knows_its_nodes()?;
-        let removed = self.kept.roster.iter().flat_map(|roster| &roster.removed);
-        let called = |ledger: &&LedgerId| self.kept.said.get(*ledger).is_some_and(|said| said.id == *id);
-        let mut ledgers: Vec<&LedgerId> = removed.filter(called).collect();
-        // Of several that bore the id, the one that speaks now is meant.
-        ledgers.sort_by_key(|ledger| self.age(ledger).map_or(Duration::MAX, |age| age.since));
-        let Some(ledger) = ledgers.first() else {
-            let member = self.members().any(|node| node.id == *id);
-            let message = if member {
-                format!("node {id} is a member of the fleet; there is nothing to readmit")
-            } else {
-                format!("no removed node {id} is known; it must check in with this gateway first")
-            };
-            let code = if member { Code::NodeLive } else { Code::NodeNotFound };
-            return Err(Error::new(code, message));
-        };
-        if let Some(other) = self.members().find(|node| node.id == *id) {
-            return Err(Error::new(
-                Code::NodeTwin,
-                format!(
-                    "another node, the ledger {} at {}, is called {id} now; give the removed one another DROWSE_NODE_ID",
-                    other.ledger_id, other.endpoint
-                ),
-            ));
-        }
-        if !self.is_live(ledger) {
-            return Err(Error::new(
-                Code::NodeSilent,
-                format!(
-                    "node {id} is removed and does not check in; start its daemon so that its spaces can be compared"
-                ),
-            ));
-        }
-        let heard =
-            self.heard.get(ledger).map(|heard| (heard.said.node_id.clone(), heard.said.endpoint.clone()));
-        heard
-            .map(|(id, endpoint)| self.seen(**ledger, &id, &endpoint))
-            .ok_or_else(|| Error::new(Code::NodeNotFound, format!("no removed node {id} is known")))
-    }
-
-    pub(super) fn set_returning(&mut self, ledger: LedgerId, returning: bool) {
-        if returning {
-            self.returning.insert(ledger);
-        } else {
-            self.returning.remove(&ledger);
-        }
-    }
-
-    /// What holds once this removed node is back.
-    pub(super) fn readmission(&self, peer: &Peer) -> Result<Kept, Error> {
-        if self.members().any(|node| node.id == peer.id && node.ledger_id != peer.ledger) {
-            return Err(Error::new(Code::NodeTwin, format!("another node is called {} now", peer.id)));
-        }
-        let node = RosterNode {
-            id: peer.id.clone(),
-            ledger_id: peer.ledger,
-            endpoint: peer.endpoint.to_string(),
-            since_version: 0,
-        };
-        let mut kept = self.kept.clone();
-        kept.roster = kept.roster.map(|roster| roster::with_node(&roster, node));
-        Ok(kept)
-    }
-
     pub(super) fn replace(&mut self, kept: Kept) {
         self.kept = kept;
     }
@@ -503,64 +331,6 @@ impl State {
         let peers =
             self.members().filter(stale).map(|n| self.seen(n.ledger_id, &n.id, &n.endpoint)).collect();
         (self.kept.roster.clone().filter(|_| !self.learning), peers)
-    }
-
-    /// How long learning still takes; nothing when it may end.
-    pub(super) fn learning_left(&self) -> Option<Duration> {
-        if !self.learning {
-            return None;
-        }
-        let mut roster = self.members().peekable();
-        if roster.peek().is_some() && roster.all(|node| self.heard.contains_key(&node.ledger_id)) {
-            return None;
-        }
-        let stated = self.heard.values().map(|heard| Duration::from_millis(heard.said.interval_ms)).max();
-        let interval = stated.unwrap_or(INTERVAL);
-        // Whoever else is there checks in within an interval of the first one.
-        let last = match self.first_heard {
-            Some(first) => (self.started + interval * MISSED_MAX).max(first + interval),
-            None => self.started + interval * MISSED_MAX,
-        };
-        last.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
-    }
-
-    /// What a gateway keeps when it ends learning, or when the configuration it waited for died with its holder.
-    pub(super) fn learned(&self, fresh: FleetId) -> Option<Kept> {
-        let held = self.heard.values().any(|heard| heard.age().is_live() && heard.said.bundle.is_some());
-        if !self.learning && (self.kept.bundle.is_some() || held) {
-            return None;
-        }
-        // With nobody there, there is nothing to found yet.
-        if self.heard.is_empty() {
-            return None;
-        }
-        let mut kept = self.kept.clone();
-        let mut roster = kept.roster.take().unwrap_or_else(|| roster::empty(fresh));
-        if self.learning {
-            for heard in self.heard.values() {
-                if let Ok(Meaning::Joined) = judge::judge(&heard.said, &roster, |ledger| self.age(ledger)) {
-                    roster = roster::with_node(&roster, member(&heard.said));
-                }
-                kept.said.insert(heard.said.ledger_id, facts(&heard.said));
-            }
-        }
-        if kept.bundle.is_none() && !held {
-            kept.bundle = Some(authority::first(roster.fleet_id));
-        }
-        kept.roster = Some(roster);
-        Some(kept)
-    }
-
-    /// Puts the outcome of learning in place.
-    pub(super) fn settle_learned(&mut self, kept: Kept) {
-        let roster = kept.roster.as_ref();
-        tracing::info!(
-            fleet = roster.map(|roster| roster.fleet_id.to_string()),
-            nodes = roster.map_or(0, |roster| roster.nodes.len()),
-            "the fleet is known"
-        );
-        self.kept = kept;
-        self.learning = false;
     }
 }
 

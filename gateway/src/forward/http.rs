@@ -1,6 +1,12 @@
 //! One request to one node: method, target, headers and body as received, the credential and our own words exchanged.
 
-use std::time::Duration;
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use axum::{
     body::Body,
@@ -8,14 +14,18 @@ use axum::{
 };
 use bytes::Bytes;
 use drowse_shared::{
-    api::{Code, Error},
+    api::{Code, Error, nodes::Report},
     http::Peer as Caller,
     id::RequestId,
     name::SpaceRef,
+    seams::BoxFuture,
     select_biased,
 };
 use http::{Request, StatusCode, request::Parts};
+use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+use serde::de::IgnoredAny;
 
 use super::{
     headers::{self, Belief},
@@ -26,9 +36,11 @@ use crate::fleet::{Fleet, Peer};
 /// Largest answer of a create or a destroy.
 const CAPTURED_BYTES_MAX: usize = 4 << 20;
 /// How often a node that keeps a request waiting is checked to be there at all.
-const WATCH: Duration = Duration::from_secs(5);
+const WATCH: Duration = Duration::from_secs(2);
 /// Longest wait for a sign of life.
 const SIGN: Duration = Duration::from_secs(2);
+/// Largest sign of life.
+const SIGN_BYTES_MAX: usize = 16 << 20;
 
 /// What a caller asked, so that it can be sent on more than once.
 #[derive(Clone)]
@@ -90,17 +102,17 @@ pub(crate) enum Forwarded {
 
 /// Sends a request on and answers as soon as the head of the answer is there.
 pub(crate) async fn forward(
-    fleet: &Fleet,
-    peers: &Peers,
+    nodes: &Nodes,
     peer: &Peer,
     head: &Head,
     belief: Belief,
     body: Body,
 ) -> Forwarded {
+    let peers = &nodes.peers;
     let sent = async { peers.send(head.request(peer, peers, belief, body)?).await };
     let sent = select_biased! {
         sent = sent => sent,
-        () = lost(fleet, peers, peer) => Err(Failure::Cut("it stopped answering".to_owned())),
+        () = lost(nodes.clone(), peer.clone()) => Err(Failure::Cut("it stopped answering".to_owned())),
     };
     let response = match sent {
         Ok(response) => response,
@@ -114,24 +126,66 @@ pub(crate) async fn forward(
         _ => {
             let (mut parts, body) = response.into_parts();
             headers::strip_hop_by_hop(&mut parts.headers);
+            let body = Watched { body, lost: Box::pin(lost(nodes.clone(), peer.clone())) };
             Forwarded::Answer(Response::from_parts(parts, Body::new(body)))
         }
     }
 }
 
+/// Who the nodes are and how they are reached.
+#[derive(Clone)]
+pub(crate) struct Nodes {
+    /// Who they are.
+    pub(crate) fleet: Arc<Fleet>,
+    /// Their doors.
+    pub(crate) peers: Arc<Peers>,
+}
+
 /// Resolves when a node that is down gives no sign of life either: a machine that vanished never closes a connection.
-async fn lost(fleet: &Fleet, peers: &Peers, peer: &Peer) {
+async fn lost(nodes: Nodes, peer: Peer) {
     let mut missed = 0;
     while missed < 2 {
         tokio::time::sleep(WATCH).await;
-        if fleet.is_live(&peer.ledger) {
+        if nodes.fleet.is_live(&peer.ledger) {
             missed = 0;
             continue;
         }
-        let report = drowse_shared::api::nodes::Report::default();
+        let report = Report::default();
         let sign =
-            peers.call::<_, serde_json::Value>(&peer.endpoint, "report", &report, SIGN, 16 << 20).await;
+            nodes.peers.call::<_, IgnoredAny>(&peer.endpoint, "report", &report, SIGN, SIGN_BYTES_MAX).await;
         missed = if matches!(sign, Err(Failure::Unreached(_) | Failure::Cut(_))) { missed + 1 } else { 0 };
+    }
+}
+
+/// An answer's body, cut when its node is lost.
+struct Watched {
+    body: Incoming,
+    lost: BoxFuture<'static, ()>,
+}
+
+impl http_body::Body for Watched {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        match Pin::new(&mut self.body).poll_frame(cx) {
+            Poll::Ready(frame) => Poll::Ready(frame.map(|frame| frame.map_err(io::Error::other))),
+            Poll::Pending => match self.lost.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into()))),
+                Poll::Pending => Poll::Pending,
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -171,24 +225,24 @@ pub(crate) async fn capture(response: Response) -> Result<Captured, String> {
 }
 
 /// The node that holds the space cannot be reached.
-pub(crate) fn unreachable(head: &Head, peer: &Peer, why: &str) -> Error {
+pub(crate) fn unreachable(space: &SpaceRef, peer: &Peer, why: &str) -> Error {
     Error::new(
         Code::NodeUnreachable,
         format!(
             "\"{}\" is on node {}, which cannot be reached: {why}. Its data is there; try again",
-            head.space, peer.id
+            space, peer.id
         ),
     )
     .with("nodes", vec![peer.id.to_string()])
 }
 
 /// The node took the request and gave no answer.
-pub(crate) fn cut(head: &Head, peer: &Peer, why: &str) -> Error {
+pub(crate) fn cut(space: &SpaceRef, peer: &Peer, why: &str) -> Error {
     Error::new(
         Code::NodeUnreachable,
         format!(
             "node {} took the request for \"{}\" and gave no answer: {why}. It may have been done; look before you repeat it",
-            peer.id, head.space
+            peer.id, space
         ),
     )
     .with("nodes", vec![peer.id.to_string()])

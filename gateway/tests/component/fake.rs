@@ -41,6 +41,8 @@ pub(crate) struct Knobs {
     pub(crate) void_tickets: usize,
     /// Creates are refused with this.
     pub(crate) refuse_create: Option<Code>,
+    /// It answers no report.
+    pub(crate) mute: bool,
     /// It says that it is removed.
     pub(crate) removed: bool,
 }
@@ -217,6 +219,9 @@ async fn lookup(State(node): State<Arc<Fake>>, Json(ask): Json<Lookup>) -> Json<
 
 async fn report(State(node): State<Arc<Fake>>, Json(ask): Json<Value>) -> Json<CheckIn> {
     node.calls.lock().unwrap().push("report".into());
+    if node.knobs.lock().unwrap().mute {
+        std::future::pending::<()>().await;
+    }
     if let Ok(roster) = serde_json::from_value::<Roster>(ask["roster"].clone()) {
         *node.roster.lock().unwrap() = Some(roster);
     }
@@ -288,6 +293,10 @@ async fn verb(
                 bytes += chunk.unwrap().len();
             }
             Ok(Json(json!({ "bytes": bytes })).into_response())
+        }
+        "readFile" if parts.uri.query().is_some_and(|query| query.contains("stalls")) => {
+            let first = futures_util::stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"x"))]);
+            Ok(Body::from_stream(first.chain(futures_util::stream::pending())).into_response())
         }
         "readFile" => {
             let endless = futures_util::stream::unfold(0_u64, |n| async move {

@@ -184,6 +184,12 @@ impl Fleet {
         (status, frame.into_data().unwrap())
     }
 
+    /// Reads a streamed answer to its end.
+    pub(crate) async fn drain(&self, verb: &str) -> Result<Bytes, hyper::Error> {
+        let response = self.client.request(self.request(verb, Body::empty())).await.unwrap();
+        Ok(response.into_body().collect().await?.to_bytes())
+    }
+
     pub(crate) fn built(&self) -> usize {
         self.nodes.iter().map(|node| node.built()).sum()
     }

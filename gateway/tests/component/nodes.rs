@@ -184,3 +184,36 @@ async fn a_roster_that_another_node_kept_is_taken_over() {
     assert_eq!(fleet.get("there").await.body["on"], "lost");
     lost.halt();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_no_from_who_has_not_checked_in_is_no_answer() {
+    let mut fleet = Fleet::start(1).await;
+    let node = fleet.nodes[0].clone();
+    node.set(|knobs| knobs.mute = true);
+    node.hold("there");
+    fleet.restart().await;
+    // Somebody answers at its address, but nobody knows yet that it is the node.
+    fleet.acquire("new").await.is(503, "node_silent").says("has not checked in since this gateway started");
+    assert_eq!(fleet.get("there").await.status, 200, "a yes may be used");
+    fleet.check_in(&node).await;
+    assert_eq!(fleet.acquire("new").await.body["created"], json!(true));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_on_a_machine_that_vanished_is_cut() {
+    let mut fleet = Fleet::with(|config| config.new_fleet = true).await;
+    let node = Fake::start(&fleet.env, "node-1", SHORT).await;
+    fleet.join(&node).await;
+    node.hold("a");
+    fleet.nodes = vec![node.clone()];
+    fleet.settled().await;
+    assert_eq!(fleet.get("a").await.status, 200);
+    // It keeps its connections and answers nothing more.
+    node.set(|knobs| (knobs.mute, knobs.lookup_delay) = (true, Duration::from_secs(3600)));
+    let waits = fleet.call("execCommand", json!({ "name": "a", "command": "sleep 30" }));
+    let stream = fleet.drain("readFile?space=a&path=/stalls");
+    let (cut, ended) = tokio::join!(waits, stream);
+    cut.is(503, "node_unreachable").says("it stopped answering");
+    assert!(ended.is_err(), "a body that ends early does not look whole");
+    fleet.get("a").await.is(503, "node_unreachable").says("no answer within");
+}

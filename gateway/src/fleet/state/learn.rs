@@ -1,0 +1,92 @@
+//! A gateway with an empty database: it listens to what the nodes know before it hands out or creates anything.
+
+use std::time::Duration;
+
+use drowse_shared::{
+    api::{Code, Error},
+    id::FleetId,
+};
+use tokio::time::Instant;
+
+use super::{INTERVAL, State, facts, member};
+use crate::{
+    authority,
+    db::Kept,
+    fleet::{
+        judge::{self, MISSED_MAX, Meaning},
+        roster,
+    },
+};
+
+impl State {
+    pub(in crate::fleet) fn knows_its_nodes(&self) -> Result<(), Error> {
+        if !self.learning {
+            return Ok(());
+        }
+        let wait = self.learning_left().unwrap_or_default().as_secs() + 1;
+        Err(Error::new(
+            Code::FleetStarting,
+            "the gateway has just started with an empty database and is still learning which nodes there are; a new \
+             space could exist on one it has not heard yet",
+        )
+        .retry_after(wait))
+    }
+
+    /// How long learning still takes; nothing when it may end.
+    pub(in crate::fleet) fn learning_left(&self) -> Option<Duration> {
+        if !self.learning {
+            return None;
+        }
+        let mut roster = self.members().peekable();
+        if roster.peek().is_some() && roster.all(|node| self.heard.contains_key(&node.ledger_id)) {
+            return None;
+        }
+        let stated = self.heard.values().map(|heard| Duration::from_millis(heard.said.interval_ms)).max();
+        let interval = stated.unwrap_or(INTERVAL);
+        // Whoever else is there checks in within an interval of the first one.
+        let last = match self.first_heard {
+            Some(first) => (self.started + interval * MISSED_MAX).max(first + interval),
+            None => self.started + interval * MISSED_MAX,
+        };
+        last.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+    }
+
+    /// What a gateway keeps when it ends learning, or when the configuration it waited for died with its holder.
+    pub(in crate::fleet) fn learned(&self, fresh: FleetId) -> Option<Kept> {
+        let held = self.heard.values().any(|heard| heard.age().is_live() && heard.said.bundle.is_some());
+        if !self.learning && (self.kept.bundle.is_some() || held) {
+            return None;
+        }
+        // With nobody there, there is nothing to found yet.
+        if self.heard.is_empty() {
+            return None;
+        }
+        let mut kept = self.kept.clone();
+        let mut roster = kept.roster.take().unwrap_or_else(|| roster::empty(fresh));
+        if self.learning {
+            for heard in self.heard.values() {
+                if let Ok(Meaning::Joined) = judge::judge(&heard.said, &roster, |ledger| self.age(ledger)) {
+                    roster = roster::with_node(&roster, member(&heard.said));
+                }
+                kept.said.insert(heard.said.ledger_id, facts(&heard.said));
+            }
+        }
+        if kept.bundle.is_none() && !held {
+            kept.bundle = Some(authority::first(roster.fleet_id));
+        }
+        kept.roster = Some(roster);
+        Some(kept)
+    }
+
+    /// Puts the outcome of learning in place.
+    pub(in crate::fleet) fn settle_learned(&mut self, kept: Kept) {
+        let roster = kept.roster.as_ref();
+        tracing::info!(
+            fleet = roster.map(|roster| roster.fleet_id.to_string()),
+            nodes = roster.map_or(0, |roster| roster.nodes.len()),
+            "the fleet is known"
+        );
+        self.kept = kept;
+        self.learning = false;
+    }
+}
