@@ -92,10 +92,11 @@ impl Agent {
         Events { answer }
     }
 
-    /// Starts a shell script as root.
+    /// Starts a shell script, as root unless `headers` say otherwise.
     pub(crate) fn shell(&self, script: &str, headers: &[(&str, &str)]) -> Events {
         let process = json!({"process": {"cmd": "sh", "args": ["-c", script]}, "stdin": false});
-        self.stream("Start", &[&[ROOT], headers].concat(), &process)
+        // The first of two credentials would count.
+        self.stream("Start", &[headers, &[ROOT]].concat(), &process)
     }
 
     /// Runs a shell script as root to its end.

@@ -222,7 +222,7 @@ fn a_detached_command_is_joined_by_tag_while_it_runs_and_after() {
 fn silence_is_broken_by_keepalives_and_ended_by_the_deadline() {
     let agent = Agent::start();
     let mut events =
-        agent.shell("sleep 600", &[("keepalive-ping-interval", "1"), ("connect-timeout-ms", "1500")]);
+        agent.shell("sleep 600", &[("keepalive-ping-interval", "1"), ("connect-timeout-ms", "1900")]);
     let pid = events.pid();
     assert_eq!(events.next(), Event::Keepalive);
     let Event::Over(over) = events.next() else { panic!("no deadline") };
