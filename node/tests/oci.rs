@@ -363,3 +363,55 @@ async fn freezing_in_the_middle_of_spawns_always_ends() {
     machine.oci.destroy(id).await.expect("destroyed");
     machine.leave().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_killed_at_any_moment_leaves_nothing_that_is_not_found() {
+    let mut machine = Machine::new("crash").await;
+    let mut seen = std::collections::BTreeMap::new();
+    for round in 0..15 {
+        let mut daemon = machine.hand_over().await;
+        // From the first create to the third destroy, and wherever the load of the machine puts it.
+        tokio::time::sleep(Duration::from_millis(10 + 23 * round)).await;
+        daemon.kill().expect("killed");
+        daemon.wait().expect("ended");
+        machine.take_back().await;
+        for found in machine.oci.list().await.expect("listed") {
+            let what = format!("{:?}, card {}, disk {}", found.vitality, found.card.is_some(), found.disk);
+            *seen.entry(what).or_insert(0) += 1;
+            match (found.vitality, found.card) {
+                (Vitality::Stopped, Some(card)) => {
+                    assert!(found.disk);
+                    machine.oci.start(card).await.expect("started");
+                    assert_eq!(machine.run(found.id, "user", "echo up").await, (0, "up\n".to_owned()));
+                }
+                (Vitality::Frozen, _) => machine.oci.thaw(found.id).await.expect("thawed"),
+                (Vitality::Running, card) => {
+                    assert_eq!(machine.run(found.id, "user", "echo on").await, (0, "on\n".to_owned()));
+                    assert!(card.is_some());
+                }
+                (Vitality::Stopped, None) => {}
+            }
+            machine.oci.destroy(found.id).await.expect("destroyed");
+        }
+        machine.assert_clean(&format!("after round {round}"));
+    }
+    println!("found after 15 kills: {seen:#?}");
+    machine.leave().await;
+}
+
+/// Not a test by itself: the daemon that the test above kills.
+#[tokio::test(flavor = "multi_thread")]
+async fn daemon_to_be_killed() {
+    let Some(machine) = Machine::handed_over().await else { return };
+    loop {
+        let card = machine.card("victim");
+        let id = card.id;
+        machine.oci.create(card.clone()).await.expect("created");
+        machine.oci.start(card.clone()).await.expect("started");
+        machine.oci.freeze(id).await.expect("frozen");
+        machine.oci.thaw(id).await.expect("thawed");
+        machine.oci.stop(id, GRACE).await.expect("stopped");
+        machine.oci.start(card).await.expect("started");
+        machine.oci.destroy(id).await.expect("destroyed");
+    }
+}

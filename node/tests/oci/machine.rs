@@ -19,6 +19,9 @@ use drowse_shared::{
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+/// Tells a test's own binary that it is a daemon.
+const HANDED_OVER: &str = "DROWSE_TEST_HANDED_OVER";
+
 /// One executor with directories and cgroups of its own.
 pub(crate) struct Machine {
     pub(crate) oci: Oci,
@@ -81,6 +84,14 @@ impl Machine {
 
     /// The daemon ends and another begins over the same state.
     pub(crate) async fn reopen(&mut self) {
+        let number = self.oci.instance();
+        self.step_aside().await;
+        self.take_back().await;
+        assert_eq!(self.oci.instance(), number);
+    }
+
+    /// Lets go of this machine: its number is held for the life of the executor.
+    async fn step_aside(&mut self) {
         let elsewhere = OciConfig {
             ledger_id: LedgerId::mint(&self.env),
             state: self.state.join("x"),
@@ -88,15 +99,53 @@ impl Machine {
             cgroup_parent: format!("{}x", self.config.cgroup_parent),
             ..self.config.clone()
         };
-        // The number is held for the life of the old one, so that goes first.
-        let other = Oci::open(self.env.clone(), elsewhere).await.expect("opened");
-        let old = std::mem::replace(&mut self.oci, other);
-        let number = old.instance();
-        drop(old);
-        let new = Oci::open(self.env.clone(), self.config.clone()).await.expect("opened again");
-        let other = std::mem::replace(&mut self.oci, new);
-        assert!(other.leave().await.expect("left"));
-        assert_eq!(self.oci.instance(), number);
+        self.oci = Oci::open(self.env.clone(), elsewhere).await.expect("opened");
+    }
+
+    /// Another process becomes the daemon of this machine.
+    pub(crate) async fn hand_over(&mut self) -> std::process::Child {
+        self.step_aside().await;
+        let config = &self.config;
+        let words = [
+            config.state.as_str(),
+            config.run.as_str(),
+            &config.cgroup_parent,
+            &config.ledger_id.to_string(),
+            self.state.as_str(),
+        ];
+        std::process::Command::new(std::env::current_exe().expect("known"))
+            .args(["--exact", "daemon_to_be_killed"])
+            .env(HANDED_OVER, words.join(" "))
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("started")
+    }
+
+    /// In that other process: the machine, if there is one.
+    pub(crate) async fn handed_over() -> Option<Self> {
+        let words = std::env::var(HANDED_OVER).ok()?;
+        let words: Vec<&str> = words.split(' ').collect();
+        let [state, run, parent, ledger, dir] = words[..] else { panic!("not five words") };
+        let env = Env::real();
+        let config = OciConfig {
+            runtime: "runc".into(),
+            state: state.into(),
+            run: run.into(),
+            templates: templates(),
+            agent: agent(),
+            cgroup_parent: parent.to_owned(),
+            ledger_id: ledger.parse().expect("an id"),
+            deadlines: Deadlines::default(),
+        };
+        let oci = Oci::open(env.clone(), config.clone()).await.expect("opened");
+        let dir_unused = Arc::new(tempfile::tempdir().expect("a directory"));
+        Some(Self { oci, config, env, dir: dir_unused, state: dir.into() })
+    }
+
+    pub(crate) async fn take_back(&mut self) {
+        let oci = Oci::open(self.env.clone(), self.config.clone()).await.expect("opened again");
+        let aside = std::mem::replace(&mut self.oci, oci);
+        assert!(aside.leave().await.expect("left"));
     }
 
     pub(crate) fn card(&self, name: &str) -> Card {
