@@ -24,12 +24,15 @@ quietly() {
   shift 3
   "$@" >"$log" 2>&1 </dev/null &
   child=$!
+  # A child in the background does not hear Ctrl-C.
+  trap 'kill "$child" 2>/dev/null; exit 130' INT TERM
   while kill -0 "$child" 2>/dev/null; do
     [ ! -t 1 ] || printf '\r  %-13s %-56s %s ' "$label" "$what" "$(clock $((SECONDS - began)))"
     sleep 0.2
   done
   [ ! -t 1 ] || printf '\r\033[K'
   wait "$child" || { tail -n 30 "$log" >&2; fail "$label failed; the whole log is $log"; }
+  trap - INT TERM
 }
 
 # Installs the packages whose tools are missing.
@@ -87,10 +90,11 @@ stop() {
 start() {
   local began=$SECONDS line
   trap 'echo; stop; exit 130' INT
-  trap 'stop; exit 143' TERM
+  trap 'stop; exit 143' TERM HUP
   trap 'stop' EXIT
+  # In a session of its own, so that Ctrl-C reaches it through the trap alone, once.
   # Its first line comes when every node takes spaces; without one it has said why on standard error.
-  exec {told}< <(DROWSE_TEMPLATES=$templates exec "$bin/drowse" up --nodes 2 --state "$state" </dev/null)
+  exec {told}< <(DROWSE_TEMPLATES=$templates exec setsid "$bin/drowse" up --nodes 2 --state "$state" </dev/null)
   fleet=$!
   read -r -t 90 line <&"$told" || { stop >/dev/null; exit 1; }
   say fleet "gateway $(cat "$state/endpoint"), 2 nodes, state in $shown" "$(clock $((SECONDS - began)))"

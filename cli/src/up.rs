@@ -7,13 +7,18 @@ use clap::{Parser, ValueEnum};
 use drowse_shared::{
     api::nodes::{ListNodes, NodeList, NodeState},
     seams::Env,
-    shutdown::{Shutdown, signalled},
+    shutdown::Shutdown,
     telemetry,
     token::Token,
     units,
 };
+use futures_util::FutureExt;
 use serde::{Deserialize, Serialize};
-use tokio::{task::JoinSet, time::Instant};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    task::JoinSet,
+    time::Instant,
+};
 
 use crate::{
     client::Client,
@@ -36,6 +41,8 @@ const NODES: usize = 2;
 const LISTEN: &str = "127.0.0.1:4677";
 /// Longest wait until every node takes spaces.
 const READY: Duration = Duration::from_secs(30);
+/// Signals that come within this after the first one say the same as it.
+const SECOND_SIGNAL: Duration = Duration::from_secs(1);
 /// Longest wait for the daemons to end.
 const END: Duration = Duration::from_secs(20);
 
@@ -84,6 +91,33 @@ pub(crate) struct Args {
     log: String,
 }
 
+/// Signals that tell it to end. Held from the start, so that none is lost between two waits.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> Outcome<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// The next one.
+    async fn next(&mut self) {
+        drowse_shared::select_biased! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+
+    /// One that is meant as a second one: a terminal and a script may both pass on the first.
+    async fn again(&mut self) {
+        tokio::time::sleep(SECOND_SIGNAL).await;
+        while self.next().now_or_never().is_some() {}
+        self.next().await;
+    }
+}
+
 /// A daemon that ended, and how.
 type Ended = (String, Result<(), String>);
 
@@ -91,6 +125,7 @@ type Ended = (String, Result<(), String>);
 pub(crate) async fn run(args: Args, state: Option<Utf8PathBuf>) -> Outcome<Exit> {
     telemetry::init(&telemetry::Config { log_format: telemetry::Format::Plain, log: args.log.clone() });
     let env = Env::real();
+    let mut signals = Signals::new()?;
     let fresh = || {
         home::Layout::new(
             args.executor.unwrap_or(Executor::Oci),
@@ -121,19 +156,19 @@ pub(crate) async fn run(args: Args, state: Option<Utf8PathBuf>) -> Outcome<Exit>
 
     let client = Client::new(Fleet { endpoint: endpoint.clone(), token })?;
     let watched = drowse_shared::select_biased! {
-        () = signalled() => Ok(Exit::INTERRUPTED),
+        () = signals.next() => Ok(Exit::INTERRUPTED),
         ended = daemons.join_next() => Err(early(ended)),
         ready = ready(&client, home.layout.node_ports.len()) => ready.map(|()| Exit::OK),
     };
     let outcome = match watched {
-        Ok(Exit::OK) => serve(&home, &endpoint, &mut daemons).await,
+        Ok(Exit::OK) => serve(&home, &endpoint, &mut daemons, &mut signals).await,
         other => other,
     };
     home.withdraw();
     let stopping = end(&shutdown, &mut daemons, &bodies);
     let left = drowse_shared::select_biased! {
         left = stopping => left,
-        () = signalled() => {
+        () = signals.again() => {
             eprintln!("drowse: ended at once; `drowse down --state {}` clears what is left", home.shown());
             return Ok(Exit::INTERRUPTED);
         }
@@ -151,13 +186,18 @@ pub(crate) async fn run(args: Args, state: Option<Utf8PathBuf>) -> Outcome<Exit>
 }
 
 /// Says where the fleet is and waits for its end.
-async fn serve(home: &Home, endpoint: &str, daemons: &mut JoinSet<Ended>) -> Outcome<Exit> {
+async fn serve(
+    home: &Home,
+    endpoint: &str,
+    daemons: &mut JoinSet<Ended>,
+    signals: &mut Signals,
+) -> Outcome<Exit> {
     home.announce(endpoint)?;
     let nodes = count(home.layout.node_ports.len(), "node");
     output::line(&format!("  fleet         gateway {endpoint}, {nodes}, state in {}", home.shown()))?;
     output::line("Ctrl-C stops it. Spaces stay where they are.")?;
     drowse_shared::select_biased! {
-        () = signalled() => Ok(Exit::INTERRUPTED),
+        () = signals.next() => Ok(Exit::INTERRUPTED),
         ended = daemons.join_next() => Err(early(ended)),
     }
 }
