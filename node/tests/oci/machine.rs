@@ -1,5 +1,4 @@
 use std::{
-    fmt::Write as _,
     os::unix::fs::{MetadataExt, PermissionsExt},
     sync::Arc,
     time::Duration,
@@ -16,8 +15,10 @@ use drowse_shared::{
     id::{Epoch, LedgerId, SpaceId},
     seams::{BoxIo, Env},
 };
-use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+
+use crate::wire::{fetch, outcome};
 
 /// Tells a test's own binary that it is a daemon.
 const HANDED_OVER: &str = "DROWSE_TEST_HANDED_OVER";
@@ -114,7 +115,7 @@ impl Machine {
             self.state.as_str(),
         ];
         std::process::Command::new(std::env::current_exe().expect("known"))
-            .args(["--exact", "daemon_to_be_killed"])
+            .args(["--exact", "crash::daemon_to_be_killed"])
             .env(HANDED_OVER, words.join(" "))
             .stdout(std::process::Stdio::null())
             .spawn()
@@ -187,7 +188,7 @@ impl Machine {
     /// Runs a shell script to its end; its code and all it said.
     pub(crate) async fn run(&self, id: SpaceId, user: &str, script: &str) -> (i64, String) {
         let stream = self.start(id, user, script).await;
-        let work = Self::outcome(stream);
+        let work = outcome(stream);
         tokio::time::timeout(Duration::from_secs(60), work).await.expect("ends in time")
     }
 
@@ -206,33 +207,6 @@ impl Machine {
         let mut stream = self.oci.agent(id).await.expect("the agent answers");
         stream.write_all(&[head.as_bytes(), &body].concat()).await.expect("sent");
         stream
-    }
-
-    async fn outcome(mut stream: BoxIo) -> (i64, String) {
-        let mut bytes = Vec::new();
-        stream.read_to_end(&mut bytes).await.expect("read");
-        let (head, body) = split(&bytes);
-        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-        let (mut text, mut code) = (String::new(), None);
-        let mut rest = &body[..];
-        while let Some((head, after)) = rest.split_at_checked(5) {
-            let length = u32::from_be_bytes(head[1..].try_into().expect("four")) as usize;
-            let value: Value = serde_json::from_slice(&after[..length]).expect("JSON");
-            rest = &after[length..];
-            let event = &value["event"];
-            for output in ["stdout", "stderr"] {
-                if let Some(part) = event["data"][output].as_str() {
-                    text += &String::from_utf8_lossy(&STANDARD.decode(part).expect("base64"));
-                }
-            }
-            if let Some(end) = event.get("end") {
-                code = Some(end["exitCode"].as_i64().unwrap_or(0));
-            }
-            if let Some(error) = value.get("error") {
-                write!(text, "{error}").expect("a string");
-            }
-        }
-        (code.unwrap_or(-1), text)
     }
 
     /// Reads a file through the agent itself: no process of the workload is needed.
@@ -366,38 +340,6 @@ fn cgroups_below(dir: &Utf8Path, parent: &str, found: &mut Vec<Utf8PathBuf>) {
         if ours || dir == "/sys/fs/cgroup" {
             cgroups_below(entry.path(), parent, found);
         }
-    }
-}
-
-/// Sends a request and reads the answer to its end.
-pub(crate) async fn fetch(mut stream: BoxIo, request: &str) -> String {
-    let work = async {
-        stream.write_all(request.as_bytes()).await.expect("sent");
-        let mut bytes = Vec::new();
-        stream.read_to_end(&mut bytes).await.expect("read");
-        let (head, body) = split(&bytes);
-        format!("{head}\r\n\r\n{}", String::from_utf8_lossy(&body))
-    };
-    tokio::time::timeout(Duration::from_secs(10), work).await.expect("answers in time")
-}
-
-/// Head and body of an answer, chunks joined.
-fn split(bytes: &[u8]) -> (String, Vec<u8>) {
-    let at = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
-    let (head, mut rest) = (String::from_utf8_lossy(&bytes[..at]).into_owned(), &bytes[at + 4..]);
-    if !head.to_ascii_lowercase().contains("transfer-encoding: chunked") {
-        return (head, rest.to_vec());
-    }
-    let mut body = Vec::new();
-    loop {
-        let line = rest.windows(2).position(|two| two == b"\r\n").expect("a length");
-        let length = std::str::from_utf8(&rest[..line]).expect("a length");
-        let length = usize::from_str_radix(length, 16).expect("a length");
-        if length == 0 {
-            return (head, body);
-        }
-        body.extend(&rest[line + 2..line + 2 + length]);
-        rest = &rest[line + 2 + length + 2..];
     }
 }
 

@@ -64,35 +64,51 @@ pub(super) async fn run(
     let mut command = Command::new(program);
     command.args(args).env_clear().env("PATH", PATH).stdin(Stdio::null()).stdout(output).stderr(errors);
     command.process_group(0).kill_on_drop(true);
-    if !fds.is_empty() {
-        hand_on(&mut command, &fds).map_err(io_error)?;
-    }
+    prepare(&mut command, &fds).map_err(io_error)?;
     let mut child = command.spawn().map_err(io_error)?;
     // Only the program has them from here on.
     drop((command, fds));
-    let group = child.id().and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed()));
+    let group = Group(child.id().and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed())));
     match tokio::time::timeout(within, child.wait()).await {
-        Ok(Ok(status)) if status.success() => Ok(()),
-        Ok(Ok(status)) => {
+        Ok(ended) => {
+            group.ended();
+            let status = ended.map_err(io_error)?;
+            if status.success() {
+                return Ok(());
+            }
             let words = last_words(log);
             let says = if words.is_empty() { status.to_string() } else { words };
             Err(Error::Runtime { what, says })
         }
-        Ok(Err(source)) => Err(io_error(source)),
         Err(_) => {
-            // The leader is not waited for yet, so the group is still ours.
-            if let Some(group) = group {
-                let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-            }
+            drop(group);
             let _ = tokio::time::timeout(REAP, child.wait()).await;
             Err(Error::Timeout { what, after: within })
         }
     }
 }
 
+/// A program and what it started: killed together when this is dropped, at a deadline or when the caller is cut.
+struct Group(Option<rustix::process::Pid>);
+
+impl Group {
+    /// The program was waited for: its number may be another's by now.
+    fn ended(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        }
+    }
+}
+
 /// Makes `fds` the descriptors 3 and up of the program, which dies with this daemon: a container that is being made is
 /// then never finished behind the back of the next one.
-fn hand_on(command: &mut Command, fds: &[OwnedFd]) -> io::Result<()> {
+fn prepare(command: &mut Command, fds: &[OwnedFd]) -> io::Result<()> {
     let lift = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, ABOVE);
     let high = fds.iter().map(lift).collect::<rustix::io::Result<Vec<_>>>()?;
     #[expect(unsafe_code, reason = "std has no other way to hand descriptors on")]
