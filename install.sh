@@ -114,7 +114,9 @@ END
 }
 
 main() {
-  local mode='' once='' fleet='' state='' shown target bin templates
+  local mode='' once='' state=''
+  # Read by the functions above, and by the trap that runs after this one has returned.
+  fleet='' shown='' target='' bin='' templates=''
   while [ $# -gt 0 ]; do
     case $1 in
       --local) mode=local ;;
@@ -154,6 +156,7 @@ main() {
   "$bin/drowse" demo --state "$state"
   if [ -n "$once" ]; then
     echo
+    stop
     return
   fi
   next_steps
