@@ -29,6 +29,8 @@ pub mod create;
 pub mod destroy;
 /// Suspending a space.
 pub mod freeze;
+/// Steps down that nobody asked for: what idles sleeps.
+pub mod idle;
 /// At boot and in the background: ledger and reality are brought together.
 pub mod reconcile;
 /// Leaving a space only its disk.
@@ -183,6 +185,10 @@ impl Node {
                 Step::Rest => break,
                 Step::Refuse(refusal) => return Err(failure.unwrap_or_else(|| refused(&space, refusal))),
                 Step::Become(settled) => {
+                    if matches!(event, Event::Done(Effect::Start | Effect::Thaw)) {
+                        // Whoever woke it says so only after the slot is free again.
+                        self.live.renew(space.id);
+                    }
                     self.settle(&mut space, settled.into()).await?;
                     break;
                 }
@@ -253,8 +259,9 @@ impl Node {
     async fn settle(&self, space: &mut Space, state: State) -> Result<(), WireError> {
         self.ledger.set_state(space.id, &state, None).await.map_err(error::ledger)?;
         space.state = state;
-        if space.state == State::Stopped {
-            self.rest(space).await;
+        match space.state {
+            State::Stopped => self.rest(space).await,
+            _ => self.watch(space),
         }
         Ok(())
     }

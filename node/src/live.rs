@@ -34,10 +34,25 @@ struct Entry {
     last_verb: Option<&'static str>,
     /// Whether `last_active_at` is newer than the ledger's.
     unwritten: bool,
+    /// The same on the clock that decisions are made by.
+    last_used: Option<Instant>,
+    /// How long after that the next step down is due; `None` = never.
+    sleeps_after: Option<Duration>,
+    /// A step down that failed is not tried again before.
+    not_before: Option<Instant>,
     running: BTreeMap<u64, Running>,
     calls: BTreeMap<u64, Call>,
     /// The last call that ended did not end in time.
     timed_out: bool,
+}
+
+impl Entry {
+    fn is_due(&self, now: Instant) -> bool {
+        let idle = |after| self.last_used.is_some_and(|at| now.saturating_duration_since(at) >= after);
+        self.running.is_empty()
+            && self.sleeps_after.is_some_and(idle)
+            && self.not_before.is_none_or(|at| at <= now)
+    }
 }
 
 /// One look at a space.
@@ -68,13 +83,49 @@ impl Live {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A verb used the space.
-    pub fn touch(&self, id: SpaceId, verb: &'static str, now: Timestamp) {
+    /// A verb used the space, which is active and sleeps after so long.
+    pub fn touch(&self, id: SpaceId, verb: &'static str, now: Timestamp, sleeps_after: Option<Duration>) {
         let mut table = self.table();
         let entry = table.entries.entry(id).or_default();
+        entry.last_used = Some(Instant::now());
+        entry.sleeps_after = sleeps_after;
+        entry.not_before = None;
         entry.last_active_at = Some(entry.last_active_at.map_or(now, |at| at.max(now)));
         entry.last_verb = Some(verb);
         entry.unwritten = true;
+    }
+
+    /// The space changed: from now on it takes its next step down after so long. `idle` is how long nobody used it, as
+    /// far as the ledger knows.
+    pub fn watch(&self, id: SpaceId, sleeps_after: Option<Duration>, idle: Duration) {
+        let now = Instant::now();
+        let mut table = self.table();
+        let entry = table.entries.entry(id).or_default();
+        entry.sleeps_after = sleeps_after;
+        entry.last_used.get_or_insert_with(|| now.checked_sub(idle).unwrap_or(now));
+    }
+
+    /// The space was woken: its time to sleep counts from now.
+    pub fn renew(&self, id: SpaceId) {
+        self.table().entries.entry(id).or_default().last_used = Some(Instant::now());
+    }
+
+    /// Spaces that are to take a step down now.
+    pub fn due(&self, now: Instant) -> Vec<SpaceId> {
+        let table = self.table();
+        table.entries.iter().filter(|(_, entry)| entry.is_due(now)).map(|(id, _)| *id).collect()
+    }
+
+    /// Whether one space is to take a step down now.
+    pub fn is_due(&self, id: SpaceId, now: Instant) -> bool {
+        self.table().entries.get(&id).is_some_and(|entry| entry.is_due(now))
+    }
+
+    /// A step down failed: it is tried again at `then`, unless the space is used before.
+    pub fn postpone(&self, id: SpaceId, then: Instant) {
+        if let Some(entry) = self.table().entries.get_mut(&id) {
+            entry.not_before = Some(then);
+        }
     }
 
     /// What is known now.
@@ -205,13 +256,36 @@ mod tests {
         assert!(!live.seen(id).unresponsive);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_step_down_is_due_when_nothing_runs_and_nobody_came() {
+        let live = Live::default();
+        let id: SpaceId = "0190f0c2a4b87c3d9e0f112233445566".parse().expect("an id");
+        let (after, later) = (Some(Duration::from_secs(10)), Duration::from_secs(10));
+        live.touch(id, "execCommand", Timestamp::UNIX_EPOCH, after);
+        assert!(!live.is_due(id, Instant::now()));
+        let running = live.run(id, "exec".to_owned(), Timestamp::UNIX_EPOCH);
+        tokio::time::advance(later).await;
+        assert_eq!(live.due(Instant::now()), [], "something runs");
+        drop(running);
+        assert_eq!(live.due(Instant::now()), [id]);
+        live.postpone(id, Instant::now() + later);
+        assert!(!live.is_due(id, Instant::now()), "it failed a moment ago");
+        tokio::time::advance(later).await;
+        assert!(live.is_due(id, Instant::now()));
+        live.touch(id, "readFile", Timestamp::UNIX_EPOCH, after);
+        assert!(!live.is_due(id, Instant::now()), "somebody came");
+        live.watch(id, None, Duration::ZERO);
+        tokio::time::advance(later).await;
+        assert!(!live.is_due(id, Instant::now()), "never");
+    }
+
     #[test]
     fn activity_only_grows_and_is_written_once() {
         let live = Live::default();
         let id: SpaceId = "0190f0c2a4b87c3d9e0f112233445566".parse().expect("an id");
         let at = |s| Timestamp::from_second(s).expect("in range");
-        live.touch(id, "execCommand", at(9));
-        live.touch(id, "readFile", at(7));
+        live.touch(id, "execCommand", at(9), None);
+        live.touch(id, "readFile", at(7), None);
         assert_eq!(live.seen(id).last_active_at, Some(at(9)));
         assert_eq!(live.take_unwritten(), [(id, at(9))]);
         assert_eq!(live.take_unwritten(), []);

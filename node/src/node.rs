@@ -1,6 +1,9 @@
 //! One node: what its door, its lifecycle and its check-ins share.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use drowse_shared::{
     api::{
@@ -57,7 +60,15 @@ pub struct Node {
 impl Node {
     /// A verb used a space.
     pub fn touch(&self, space: &Space, verb: &'static str) {
-        self.live.touch(space.id, verb, self.env.clock.wall());
+        let sleeps_after = space.policy.freeze_after_seconds.map(Duration::from_secs);
+        self.live.touch(space.id, verb, self.env.clock.wall(), sleeps_after);
+    }
+
+    /// A space is in a new state, or sleeps by a new policy.
+    pub fn watch(&self, space: &Space) {
+        let idle = self.env.clock.wall().duration_since(space.last_active_at);
+        let idle = Duration::try_from(idle).unwrap_or_default();
+        self.live.watch(space.id, space.sleeps_after(), idle);
     }
 
     /// Where commands of a space run.

@@ -22,7 +22,7 @@ use crate::{
     },
     fleet::Fleet,
     ledger::{self, Database, Ledger, identity},
-    lifecycle::reconcile,
+    lifecycle::{idle, reconcile},
     live::Live,
     node::Node,
     reading::{self, Meter},
@@ -199,6 +199,7 @@ async fn serve_until_told(
     };
     tracing::info!(address = listener.local(), endpoint = node.endpoint, "listening");
     node.env.spawn("tend", reconcile::tend(node.clone(), left));
+    node.env.spawn("idle", idle::run(node.clone()));
     serve(node.env.clone(), listener, door::router(node.clone()), node.shutdown.clone()).await;
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! A space as its node knows it.
 
+use std::time::Duration;
+
 use drowse_shared::{
     api::{
         nodes::{Held, Holding},
@@ -76,6 +78,16 @@ impl Space {
             template: card.template,
             metadata: card.metadata,
         }
+    }
+
+    /// How long after its last use it takes its next step down; `None` = never.
+    pub fn sleeps_after(&self) -> Option<Duration> {
+        let seconds = match self.state {
+            State::Active => self.policy.freeze_after_seconds,
+            State::Frozen => self.policy.stop_after_seconds,
+            _ => None,
+        };
+        seconds.map(Duration::from_secs)
     }
 
     /// As answers show it.

@@ -19,7 +19,6 @@ use http::StatusCode;
 
 use super::{error, expect::Sender, request::Json};
 use crate::{
-    ledger::list::cursor,
     lifecycle::{
         PATIENCE,
         create::{self, Outcome},
@@ -59,8 +58,7 @@ pub(super) async fn get(
 
 /// From the ledger alone: one wedged space never holds up a list.
 pub(super) async fn list(State(node): State<Arc<Node>>, Json(wish): Json<ListSpaces>) -> Answer<SpaceList> {
-    let after = wish.cursor.as_deref().map(cursor).transpose()?;
-    let (rows, next_cursor) = node.ledger.list(&wish, after).await.map_err(error::ledger)?;
+    let (rows, next_cursor) = node.ledger.list(&wish).await.map_err(error::ledger)?;
     let spaces = rows.into_iter().map(|row| node.shown(row)).collect();
     Ok(axum::Json(SpaceList { spaces, next_cursor, silent: Vec::new() }))
 }
@@ -158,6 +156,7 @@ async fn change(
             let row = edit(row)?;
             worker.ledger.set_policy(row.id, row.policy).await.map_err(error::ledger)?;
             worker.ledger.set_metadata(row.id, &row.metadata).await.map_err(error::ledger)?;
+            worker.watch(&row);
             reconcile::write_card(&worker, &row).await;
             Ok(row)
         })

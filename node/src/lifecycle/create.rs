@@ -21,6 +21,7 @@ use crate::{
     },
 };
 
+const VERB: &str = "acquireSpace";
 /// Longest wait for the executor to find a template.
 const TEMPLATE: Duration = Duration::from_secs(10);
 
@@ -69,8 +70,12 @@ pub async fn acquire(node: &Arc<Node>, wish: AcquireSpace, licence: Licence) -> 
         (SpaceRef::Id(_), None) => return Err(not_found(&wish.name)),
     };
     // The warm path: nothing to do and nobody in the way.
-    if let Some(row) = row.filter(|row| row.state == State::Active && !node.slots.is_busy(&name)) {
-        return Ok(ready(node, &wish, row, false, None));
+    if let Some(row) = row.filter(|row| row.state == State::Active) {
+        // Before the slot is looked at: see `wake::used`.
+        node.touch(&row, VERB);
+        if !node.slots.is_busy(&name) {
+            return Ok(ready(node, &wish, row, false, None));
+        }
     }
     let slot = match node.slot(&name, patience).await {
         Ok(slot) => slot,
@@ -126,7 +131,7 @@ async fn existing(
 }
 
 fn ready(node: &Node, wish: &AcquireSpace, space: Space, created: bool, resumed: Option<Resumed>) -> Outcome {
-    node.touch(&space, "acquireSpace");
+    node.touch(&space, VERB);
     let unchanged = if created { Vec::new() } else { unchanged(wish, &space) };
     Outcome::Ready { space: Box::new(space), created, resumed, unchanged }
 }

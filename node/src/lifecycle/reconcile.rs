@@ -68,16 +68,19 @@ pub async fn boot(
     let mut left = Leftovers::default();
     let rows = node.ledger.all().await?;
     let mut known = BTreeMap::new();
-    for row in rows {
+    for mut row in rows {
         known.insert(row.id, ());
         let seen = found.get(&row.id).filter(|found| found.disk);
         let event = seen.map_or(Event::Lost, |found| Event::Found(found.vitality));
-        match adopt(node, &row, event).await {
+        match adopt(node, &mut row, event).await {
             // The row is put right by the next verb that finds its body different.
             Err(ledger::Error::DiskFull) => {
-                tracing::error!(space = %row.id, "the disk is full: not reconciled")
+                tracing::error!(space = %row.id, "the disk is full: not reconciled");
             }
             adopted => adopted?,
+        }
+        if row.sleeps_after().is_some() {
+            node.watch(&row);
         }
         let card = seen.and_then(|found| found.card.as_ref());
         if seen.is_some() && card != Some(&row.card(node.ledger_id)) && !row.state.is_transitional() {
@@ -101,7 +104,7 @@ pub async fn boot(
 }
 
 /// Settles one row by what was found of it.
-async fn adopt(node: &Node, row: &Space, event: Event) -> Result<(), ledger::Error> {
+async fn adopt(node: &Node, row: &mut Space, event: Event) -> Result<(), ledger::Error> {
     let (state, intent) = match step(&row.state, event) {
         Step::Become(settled) => (settled.into(), None),
         Step::Do(_, Effect::Destroy) => (State::Destroying, Some(Effect::Destroy)),
@@ -109,7 +112,8 @@ async fn adopt(node: &Node, row: &Space, event: Event) -> Result<(), ledger::Err
         _ => return Ok(()),
     };
     tracing::info!(space = %row.id, name = row.name.as_str(), was = %row.state.word(), is = %state.word(), "reconciled");
-    node.ledger.set_state(row.id, &state, intent).await
+    row.state = state;
+    node.ledger.set_state(row.id, &row.state, intent).await
 }
 
 /// The ledger was lost: the card brings the row back.
@@ -120,6 +124,7 @@ async fn rebuild(node: &Node, card: crate::executor::Card, found: &Found) -> Res
         return Ok(());
     }
     tracing::info!(space = %space.id, name = space.name.as_str(), state = %space.state.word(), "rebuilt from its disk");
+    node.watch(&space);
     node.ledger.insert(&space, None).await
 }
 

@@ -47,10 +47,13 @@ pub async fn used(
         return Err(refusal);
     }
     let row = node.known(space).await?;
-    // A verb that waits for the slot may be about to put it to sleep: then this one waits behind it.
-    if row.state == State::Active && !node.slots.is_busy(&row.name) {
+    // Touched before the slot is looked at, as the idle step takes the slot before it looks at the touch: one of the two
+    // sees the other. A verb that holds the slot may be putting it to sleep: then this one waits behind it.
+    if row.state == State::Active {
         node.touch(&row, verb);
-        return Ok((row, None));
+        if !node.slots.is_busy(&row.name) {
+            return Ok((row, None));
+        }
     }
     let started = Instant::now();
     let patience = Duration::from_secs(WAIT_SECONDS);

@@ -106,6 +106,7 @@ impl Ground {
         let shutdown = Shutdown::new();
         let Built { node, left, .. } = service::build(env.clone(), config, parts, shutdown.clone()).await?;
         env.spawn("tend", drowse_node::lifecycle::reconcile::tend(node.clone(), left));
+        env.spawn("idle", drowse_node::lifecycle::idle::run(node.clone()));
         Ok(Life { router: door::router(node.clone()), node, shutdown })
     }
 }

@@ -242,3 +242,31 @@ async fn lists_filter_and_page_in_byte_order() {
     }
     assert_eq!(seen, ["Z", "a", "a%", "a_b", "ab", "b", "ä"]);
 }
+
+#[tokio::test]
+async fn what_idles_sleeps_step_by_step_and_what_works_does_not() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    let policy = json!({ "freezeAfterSeconds": 1, "stopAfterSeconds": 3, "hibernateAfterSeconds": null });
+    for name in ["idle", "busy"] {
+        life.call("acquireSpace", json!({ "name": name, "policy": policy })).await.ok::<Value>();
+    }
+    let working = life.exec("busy", "sleep 3");
+    let watching = async {
+        for state in [State::Frozen, State::Stopped] {
+            eventually("the idle one steps down although it is looked at", || async {
+                life.state("idle").await == state
+            })
+            .await;
+            if state == State::Frozen {
+                assert_eq!(life.state("busy").await, State::Active);
+            }
+        }
+    };
+    let (worked, ()) = tokio::join!(working, watching);
+    assert_eq!(worked.ok::<ExecResult>().exit_code, Some(0));
+    eventually("the busy one freezes after its work", || async {
+        life.state("busy").await == State::Frozen
+    })
+    .await;
+}
