@@ -3,6 +3,8 @@
 //! Requests from clients refuse fields they do not know; messages between our own daemons ignore them, so that
 //! versions can mix.
 
+/// Where a page of a list begins.
+pub mod cursor;
 /// The one error body and its stable codes.
 pub mod error;
 /// Running a command.

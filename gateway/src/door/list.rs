@@ -8,6 +8,7 @@ use axum::{
 };
 use drowse_shared::api::{
     Error, JSON_BODY_BYTES_MAX,
+    cursor::Cursor,
     nodes::Silent,
     parse,
     spaces::{ListSpaces, PAGE_DEFAULT, Space, SpaceList},
@@ -80,7 +81,7 @@ fn merge(answers: Vec<Result<SpaceList, Silent>>, limit: usize) -> SpaceList {
     }
     silent.sort_by(|a, b| a.node.cmp(&b.node));
     let more = end.is_some() || spaces.len() < found;
-    let next_cursor = more.then(|| spaces.last().map(|space| space.name.to_string())).flatten();
+    let next_cursor = more.then(|| spaces.last().map(|space| Cursor::after(space.name.clone()))).flatten();
     SpaceList { spaces, next_cursor, silent }
 }
 
@@ -98,9 +99,13 @@ mod tests {
                 "template": { "name": "base", "digest": "d" }, "metadata": {} })
         };
         let spaces: Vec<_> = names.iter().map(space).collect();
-        let cursor = more.then(|| names.last().map(|(name, _)| *name));
+        let cursor = more.then(|| names.last().and_then(|(name, _)| name.parse().ok()).map(Cursor::after));
         serde_json::from_value(json!({ "spaces": spaces, "nextCursor": cursor, "silent": [] }))
             .expect("a list")
+    }
+
+    fn next(list: &SpaceList) -> Option<&str> {
+        list.next_cursor.as_ref().map(|cursor| cursor.name().as_str())
     }
 
     fn names(list: &SpaceList) -> Vec<&str> {
@@ -111,24 +116,24 @@ mod tests {
     fn pages_are_merged_in_order_and_cut_where_all_are_complete() {
         let merged =
             merge(vec![Ok(list(&[("b", 1), ("d", 2)], false)), Ok(list(&[("a", 3), ("c", 4)], false))], 10);
-        assert_eq!((names(&merged), merged.next_cursor.as_deref()), (vec!["a", "b", "c", "d"], None));
+        assert_eq!((names(&merged), next(&merged)), (vec!["a", "b", "c", "d"], None));
 
         let merged =
             merge(vec![Ok(list(&[("b", 1), ("d", 2)], false)), Ok(list(&[("a", 3), ("c", 4)], false))], 3);
-        assert_eq!((names(&merged), merged.next_cursor.as_deref()), (vec!["a", "b", "c"], Some("c")));
+        assert_eq!((names(&merged), next(&merged)), (vec!["a", "b", "c"], Some("c")));
 
         // The second node has more after c, which may be before d.
         let merged =
             merge(vec![Ok(list(&[("b", 1), ("d", 2)], false)), Ok(list(&[("a", 3), ("c", 4)], true))], 10);
-        assert_eq!((names(&merged), merged.next_cursor.as_deref()), (vec!["a", "b", "c"], Some("c")));
+        assert_eq!((names(&merged), next(&merged)), (vec!["a", "b", "c"], Some("c")));
 
         // Both copies of a name that two nodes hold stay together.
         let merged = merge(vec![Ok(list(&[("a", 1), ("b", 2)], false)), Ok(list(&[("a", 3)], false))], 1);
-        assert_eq!((names(&merged), merged.next_cursor.as_deref()), (vec!["a", "a"], Some("a")));
+        assert_eq!((names(&merged), next(&merged)), (vec!["a", "a"], Some("a")));
 
         let silent = Silent { node: "z".parse().expect("an id"), reason: "timed out".into() };
         let merged = merge(vec![Err(silent.clone()), Ok(list(&[("a", 1)], false))], 1);
-        assert_eq!((names(&merged), merged.next_cursor.as_deref()), (vec!["a"], None));
+        assert_eq!((names(&merged), next(&merged)), (vec!["a"], None));
         assert_eq!(merged.silent, [silent]);
     }
 }

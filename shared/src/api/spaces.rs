@@ -4,6 +4,7 @@ use garde::Validate;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::cursor::Cursor;
 use crate::{
     id::{Epoch, NodeId, SpaceId},
     name::{SpaceName, SpaceRef},
@@ -476,9 +477,8 @@ pub struct ListSpaces {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// `nextCursor` of the page before.
-    #[garde(inner(length(bytes, max = 1024)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cursor: Option<String>,
+    pub cursor: Option<Cursor>,
 }
 
 /// What `listSpaces` answers.
@@ -489,7 +489,7 @@ pub struct SpaceList {
     pub spaces: Vec<Space>,
     /// Absent on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next_cursor: Option<String>,
+    pub next_cursor: Option<Cursor>,
     /// Nodes that did not answer; their spaces are missing here, not gone.
     #[serde(default)]
     pub silent: Vec<super::nodes::Silent>,
