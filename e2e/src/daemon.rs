@@ -60,7 +60,10 @@ impl Daemon {
     }
 
     /// Changes a setting for the next start.
-    #[expect(clippy::needless_pass_by_value, reason = "settings are written down in passing, as literals and as values")]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "settings are written down in passing, as literals and as values"
+    )]
     pub fn set(&mut self, key: &str, value: impl ToString) {
         self.env.insert(key.to_owned(), value.to_string());
     }

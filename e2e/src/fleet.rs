@@ -1,4 +1,9 @@
-use std::{collections::BTreeMap, fs, net::SocketAddr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    net::SocketAddr,
+    time::Duration,
+};
 
 use camino::Utf8PathBuf;
 use drowse_shared::api::{
@@ -11,7 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     daemon::{Daemon, profile_dir},
     door::Door,
-    ground::{Ground, free_port},
+    ground::{Ground, free_port, ids_in},
     relay::Relay,
     wait::eventually,
 };
@@ -106,7 +111,10 @@ impl Plan {
     }
 
     /// A setting of the gateway.
-    #[expect(clippy::needless_pass_by_value, reason = "settings are written down in passing, as literals and as values")]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "settings are written down in passing, as literals and as values"
+    )]
     #[must_use]
     pub fn gateway_env(mut self, key: &str, value: impl ToString) -> Self {
         self.gateway_env.insert(key.to_owned(), value.to_string());
@@ -114,7 +122,10 @@ impl Plan {
     }
 
     /// A setting of every node.
-    #[expect(clippy::needless_pass_by_value, reason = "settings are written down in passing, as literals and as values")]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "settings are written down in passing, as literals and as values"
+    )]
     #[must_use]
     pub fn node_env(mut self, key: &str, value: impl ToString) -> Self {
         self.node_env.insert(key.to_owned(), value.to_string());
@@ -154,6 +165,13 @@ impl Plan {
         gateway.env.extend(self.gateway_env.clone());
         let door = Door::new(&format!("http://127.0.0.1:{port}"), &ground.token);
         Fleet { gateway, door, nodes: Vec::new(), ground, plan: self, ended: false }
+    }
+}
+
+impl Node {
+    /// The ids of spaces whose disks lie in its state.
+    pub fn disks(&self) -> BTreeSet<String> {
+        ids_in(&self.state.join("spaces"))
     }
 }
 
@@ -233,12 +251,6 @@ impl Fleet {
     /// Starts a node again, and waits until it serves.
     pub async fn revive(&mut self, node: &str) {
         self.node_mut(node).daemon.start();
-        // The gateway may not have noticed yet that it was away.
-        let door = self.node(node).door.clone();
-        eventually(&format!("{node} answers"), UP_WITHIN, || async {
-            door.attempt::<Value>("listSpaces", &json!({})).await.ok().filter(|r| r.status == 200)
-        })
-        .await;
         self.until_live(node).await;
     }
 
@@ -270,8 +282,19 @@ impl Fleet {
         }
     }
 
-    /// Waits until the gateway would place a new space on this node.
+    /// Waits until a node answers at its own door.
+    pub async fn until_answers(&self, node: &str) {
+        let door = self.node(node).door.clone();
+        eventually(&format!("{node} answers"), UP_WITHIN, || async {
+            door.attempt::<Value>("listSpaces", &json!({})).await.ok().filter(|r| r.status == 200)
+        })
+        .await;
+    }
+
+    /// Waits until a node answers and the gateway would place a new space on it.
     pub async fn until_live(&self, node: &str) {
+        // The gateway may not have noticed yet that it was away.
+        self.until_answers(node).await;
         self.until_standing(node, "takes spaces", |n| n.state == NodeState::Live && n.refuses.is_none())
             .await;
     }

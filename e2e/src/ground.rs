@@ -174,6 +174,17 @@ impl Ground {
         ids.filter(|part| drowse_shared::id::SpaceId::is_shape_of(part)).map(str::to_owned).collect()
     }
 
+    /// The ids of spaces that have a body or a record of the runtime under the run directory.
+    pub fn spaces_in_runtime(&self) -> BTreeSet<String> {
+        let instances = children(&self.run).into_iter().filter(|p| p.is_dir());
+        let mut found = BTreeSet::new();
+        for instance in instances {
+            found.append(&mut ids_in(&instance));
+            found.append(&mut ids_in(&instance.join("runc")));
+        }
+        found
+    }
+
     /// What a fleet that has destroyed its spaces and stopped has left behind, in words. Nothing, if all is well.
     pub fn leftovers(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -257,6 +268,14 @@ fn sweep() {
             drop(Ground::described(mark, root.clone(), owner, String::new()));
         }
     }
+}
+
+/// The ids of spaces among the names in a directory, also of those on their way out.
+pub fn ids_in(dir: &Utf8Path) -> BTreeSet<String> {
+    let names = children(dir)
+        .into_iter()
+        .filter_map(|p| p.file_name().map(|n| n.trim_start_matches(".trash-").to_owned()));
+    names.filter(|name| drowse_shared::id::SpaceId::is_shape_of(name)).collect()
 }
 
 fn children(dir: &Utf8Path) -> Vec<Utf8PathBuf> {

@@ -79,6 +79,7 @@ async fn two_ids_at_one_endpoint_are_no_two_copies_and_it_is_said() {
     heir.daemon.start();
     fleet.nodes.retain(|n| n.id != "n2");
     fleet.nodes.push(heir);
+    fleet.until_answers("heir").await;
     fleet.until_standing("heir", "is live", |n| n.state == NodeState::Live).await;
 
     let made = fleet.node("heir").door.acquire("mine").await.ok().space;

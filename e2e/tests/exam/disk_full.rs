@@ -36,6 +36,7 @@ async fn with_a_full_disk_spaces_are_still_listed_and_destroyed() {
     fill(filler.as_str());
     fleet.kill("n1");
     fleet.node_mut("n1").daemon.start();
+    fleet.until_answers("n1").await;
     fleet
         .until_standing("n1", "is live on a full disk", |n| {
             n.state == drowse_shared::api::nodes::NodeState::Live && n.refuses.is_some()

@@ -49,7 +49,10 @@ async fn a_relay_holds_what_it_is_told_to_even_for_a_client_that_left() {
     drop(client);
     let before = relay.answered();
     relay.release();
-    eventually("what was held arrives", seconds(5), || async { (relay.answered() == before + 9).then_some(()) }).await;
+    eventually("what was held arrives", seconds(5), || async {
+        (relay.answered() == before + 9).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -65,7 +68,9 @@ async fn a_black_hole_answers_nothing_not_even_a_connect_until_it_is_lifted() {
     assert_eq!(connect.await.expect("no panic").expect_err("no answer").kind(), ErrorKind::TimedOut);
     open.write_all(b"anybody?").await.expect("the kernel takes it");
     let mut answer = [0; 8];
-    tokio::time::timeout(Duration::from_millis(300), open.read_exact(&mut answer)).await.expect_err("no answer");
+    tokio::time::timeout(Duration::from_millis(300), open.read_exact(&mut answer))
+        .await
+        .expect_err("no answer");
     relay.forward();
     open.read_exact(&mut answer).await.expect("what was late arrives");
     assert_eq!(&answer, b"anybody?");

@@ -73,9 +73,20 @@ async fn worker(door: Door, prefix: String, known: Ledger, stop: CancellationTok
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killing_a_node_at_random_moments_loses_nothing_it_acknowledged() {
+    killed(10).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes"]
+async fn soak_killing_a_node_at_random_moments_loses_nothing_it_acknowledged() {
+    killed(200).await;
+}
+
+async fn killed(rounds: usize) {
     let mut fleet = Fleet::real(1).start().await;
     let known: Ledger = Ledger::default();
-    for round in 0..10 {
+    let mut survived = 0;
+    for round in 0..rounds {
         let stop = CancellationToken::new();
         let workers: Vec<_> = (0..3)
             .map(|w| {
@@ -98,12 +109,15 @@ async fn killing_a_node_at_random_moments_loses_nothing_it_acknowledged() {
             assert_eq!(fleet.exec(name, "cat file").await, expected.file, "round {round}: {name}");
             assert_eq!(fleet.exec(name, &since(expected.pid)).await, expected.since, "round {round}: {name}");
         }
-        let door = &fleet.node("n1").door;
-        let ground = &fleet.ground;
-        eventually("nothing is in the kernel that the ledger does not know", seconds(15), || async {
-            let list = door.list(json!({ "limit": 1000 })).await.ok().spaces;
+        survived += acknowledged.len();
+        let (node, ground) = (fleet.node("n1"), &fleet.ground);
+        eventually("nothing is on the machine that the ledger does not know", seconds(15), || async {
+            let list = node.door.list(json!({ "limit": 1000 })).await.ok().spaces;
             let listed: BTreeSet<String> = list.iter().map(|s| s.id.to_string()).collect();
-            ground.spaces_in_kernel().is_subset(&listed).then_some(())
+            let mut found = ground.spaces_in_kernel();
+            found.append(&mut ground.spaces_in_runtime());
+            found.append(&mut node.disks());
+            found.is_subset(&listed).then_some(())
         })
         .await;
         // A machine of two cores need not carry all ten rounds at once.
@@ -112,6 +126,34 @@ async fn killing_a_node_at_random_moments_loses_nothing_it_acknowledged() {
             fleet.destroy(name).await;
         }
     }
+    assert!(
+        survived >= rounds,
+        "the kills came before anything was acknowledged: {survived} in {rounds} rounds"
+    );
+    fleet.end().await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_told_to_stop_and_started_again_leaves_its_spaces_as_they_were() {
+    let mut fleet = Fleet::real(1).start().await;
+    for name in ["runs", "frozen", "stopped"] {
+        fleet.acquire(name).await;
+    }
+    let pid = fleet.detach("runs", "exec sleep 100000").await;
+    let started = fleet.exec("runs", &since(pid)).await;
+    let cold = fleet.detach("frozen", "exec sleep 100000").await;
+    let began = fleet.exec("frozen", &since(cold)).await;
+    fleet.freeze("frozen").await;
+    fleet.door.turn("stopSpace", "stopped").await.ok();
+
+    fleet.node_mut("n1").daemon.stop().await;
+    fleet.revive("n1").await;
+    for (name, state) in [("runs", State::Active), ("frozen", State::Frozen), ("stopped", State::Stopped)] {
+        assert_eq!(fleet.get(name).await.state, state, "{name}");
+    }
+    assert_eq!(fleet.exec("runs", &since(pid)).await, started);
+    assert_eq!(fleet.exec("frozen", &since(cold)).await, began);
+    fleet.exec("stopped", "true").await;
     fleet.end().await;
 }
 
@@ -151,11 +193,7 @@ async fn two_nodes_of_one_machine_started_in_the_other_order_keep_their_own() {
         fleet.kill("n1");
         fleet.kill("n2");
         fleet.node_mut(first).daemon.start();
-        let door = fleet.node(first).door.clone();
-        eventually(&format!("{first} serves, alone"), seconds(20), || async {
-            door.attempt::<Acquired>("getSpace", &json!({ "name": "x" })).await.ok()
-        })
-        .await;
+        fleet.until_answers(first).await;
         fleet.node_mut(second).daemon.start();
         fleet.until_all_live().await;
         for node in ["n1", "n2"] {

@@ -6,8 +6,18 @@ use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_new_name_acquired_by_many_at_once_is_one_body_whoever_leaves() {
+    contended(10).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes"]
+async fn soak_one_new_name_acquired_by_many_at_once_is_one_body() {
+    contended(400).await;
+}
+
+async fn contended(rounds: usize) {
     let fleet = Fleet::real(2).start().await;
-    for round in 0..10 {
+    for round in 0..rounds {
         let name = format!("wanted-{round}");
         let callers = (0..64).map(|caller| {
             let (door, name) = (fleet.door.clone(), name.clone());
