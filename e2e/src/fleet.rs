@@ -383,7 +383,7 @@ impl Fleet {
             assert!(page.silent.is_empty(), "silent: {:?}", page.silent);
             all.extend(page.spaces);
             let Some(cursor) = page.next_cursor else { return all };
-            filters["cursor"] = cursor.into();
+            filters["cursor"] = json!(cursor);
         }
     }
 
