@@ -14,7 +14,11 @@ mod wire;
 
 use std::time::{Duration, Instant};
 
-use drowse_node::executor::{Error, Executor, Vitality};
+use drowse_node::executor::{
+    Error, Executor, Vitality,
+    oci::{Oci, OciConfig},
+};
+use drowse_shared::seams::Env;
 use machine::{Machine, until};
 use wire::fetch;
 
@@ -321,5 +325,78 @@ async fn freezing_in_the_middle_of_spawns_always_ends() {
     println!("slowest of 100 freezes among spawns: {slowest:?}");
     drop(storm);
     machine.oci.destroy(id).await.expect("destroyed");
+    machine.leave().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_is_said_and_destroy_works() {
+    let machine = Machine::new("full").await;
+    let limit = machine.limit_disks(16 << 20);
+    let (first, second) = (machine.card("first"), machine.card("second"));
+    machine.oci.create(first.clone()).await.expect("there is room");
+    limit.fill();
+    let refused = machine.oci.create(second).await;
+    assert!(matches!(refused, Err(Error::DiskFull)), "{refused:?}");
+    assert!(matches!(machine.oci.write_card(first.clone()).await, Err(Error::DiskFull)));
+    let found = machine.oci.list().await.expect("listed");
+    assert_eq!((found.len(), found[0].card.as_ref()), (1, Some(&first)), "a failed create leaves nothing");
+    machine.oci.destroy(first.id).await.expect("destroyed");
+    assert_eq!(machine.oci.list().await.expect("listed"), []);
+    drop(limit);
+    machine.leave().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_work_is_refused_at_boot_in_words() {
+    let machine = Machine::new("boot").await;
+    let open = async |change: &dyn Fn(&mut OciConfig)| {
+        let mut config = machine.config();
+        change(&mut config);
+        let error = Oci::open(Env::real(), config).await.map(|_| ()).expect_err("refused");
+        let mut words = error.to_string();
+        let mut cause = std::error::Error::source(&error);
+        while let Some(error) = cause {
+            words = format!("{words}: {error}");
+            cause = error.source();
+        }
+        words
+    };
+    let elsewhere = |config: &mut OciConfig| {
+        config.run = format!("{}y", config.run).into();
+        config.cgroup_parent += "y";
+    };
+    for (change, says) in [
+        (&(|_: &mut OciConfig| {}) as &dyn Fn(&mut OciConfig), "stop it first"),
+        (&|config| config.run = "here".into(), "must be absolute"),
+        (&|config| config.run = format!("/run/{}", "x".repeat(90)).into(), "choose a shorter"),
+        (&|config| config.run = "/run/a:b".into(), "colon"),
+        // The test's own directory is its user's alone.
+        (&|config| config.run = machine.dir().join("run"), "chmod o+x"),
+        (
+            &|config| {
+                elsewhere(config);
+                config.runtime = "/no/such/runtime".into();
+            },
+            "set DROWSE_RUNTIME",
+        ),
+        (
+            &|config| {
+                elsewhere(config);
+                config.agent = "/no/such/agent".into();
+            },
+            "read the agent /no/such/agent",
+        ),
+        (
+            &|config| {
+                elsewhere(config);
+                config.templates = "/proc".into();
+            },
+            "mapped owners",
+        ),
+    ] {
+        let words = open(change).await;
+        assert!(words.contains(says), "{words}");
+    }
+    std::fs::remove_dir_all(format!("{}y", machine.run_dir())).expect("what a refused boot made");
     machine.leave().await;
 }

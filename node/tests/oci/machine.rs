@@ -165,6 +165,20 @@ impl Machine {
         }
     }
 
+    /// Puts the disks on a file system of this size.
+    pub(crate) fn limit_disks(&self, size_bytes: u64) -> DiskLimit {
+        let spaces = self.config.state.join("spaces");
+        let size = std::ffi::CString::new(format!("size={size_bytes}")).expect("no zero");
+        let flags = rustix::mount::MountFlags::empty();
+        rustix::mount::mount("limit", spaces.as_str(), "tmpfs", flags, size.as_c_str()).expect("mounted");
+        DiskLimit(spaces)
+    }
+
+    /// The settings, to open them changed.
+    pub(crate) fn config(&self) -> OciConfig {
+        self.config.clone()
+    }
+
     pub(crate) fn dir(&self) -> &Utf8Path {
         &self.state
     }
@@ -323,6 +337,25 @@ impl Machine {
         let mut left = Vec::new();
         cgroups_below("/sys/fs/cgroup".into(), &self.config.cgroup_parent, &mut left);
         assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+/// A small file system under the disks; unmounted in the end.
+pub(crate) struct DiskLimit(Utf8PathBuf);
+
+impl DiskLimit {
+    /// Takes all the room there is.
+    pub(crate) fn fill(&self) {
+        let mut filler = std::fs::File::create(self.0.join("filler")).expect("made");
+        let zeros = vec![0; 64 << 10];
+        while std::io::Write::write_all(&mut filler, &zeros).is_ok() {}
+    }
+}
+
+impl Drop for DiskLimit {
+    fn drop(&mut self) {
+        let detach = rustix::mount::UnmountFlags::DETACH;
+        rustix::mount::unmount(self.0.as_str(), detach).expect("unmounted");
     }
 }
 

@@ -10,8 +10,24 @@ use super::{
     stop, templates,
 };
 
-/// Makes the disk: image, file system with its seed, card last. A directory without a card is half made.
+/// Makes the disk, or leaves none.
 pub(super) async fn create(host: &Arc<Host>, card: Card) -> Result<()> {
+    let id = card.id;
+    let made = make(host, card).await;
+    if made.is_err() {
+        let remove = move |host: &Host| {
+            let disk = host.paths.disk(id);
+            remove_all(&disk).map_err(failed("remove the disk", &disk.dir))
+        };
+        if let Err(error) = host.kernel(id, "remove the disk", host.deadlines.command, remove).await {
+            tracing::warn!(%id, %error, "what a failed create left could not be removed yet");
+        }
+    }
+    made
+}
+
+/// Image, file system with its seed, card last. A directory without a card is half made.
+async fn make(host: &Arc<Host>, card: Card) -> Result<()> {
     let (id, size_bytes) = (card.id, card.spec.disk_bytes);
     // A create that was cut may have got further than its record.
     stop::stop(host, id, None).await?;
