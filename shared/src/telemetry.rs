@@ -38,7 +38,9 @@ pub fn init(config: &Config) {
     let ansi = writer().is_terminal();
     // A second call in one process keeps the first logger.
     let started = match config.log_format {
-        Format::Plain => registry.with(fmt::layer().with_writer(writer).with_ansi(ansi).with_target(false)).try_init(),
+        Format::Plain => {
+            registry.with(fmt::layer().with_writer(writer).with_ansi(ansi).with_target(false)).try_init()
+        }
         Format::Json => registry.with(fmt::layer().json().flatten_event(true).with_writer(writer)).try_init(),
     };
     if let (Ok(()), Some(error)) = (started, bad) {
