@@ -28,6 +28,11 @@ use std::sync::Arc;
 
 /// Longest wait for a request's head, once its connection is open or its predecessor answered.
 const HEAD: Duration = Duration::from_secs(60);
+/// Reading what is not wanted.
+mod drain;
+
+pub use drain::drain;
+
 /// Longest wait for a connection to a peer.
 pub const CONNECT: Duration = Duration::from_secs(10);
 /// How long an unused connection to a peer is kept.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
+pub(super) use drowse_shared::http::drain;
 use drowse_shared::{
     api::{Code, Error},
     name::SpaceRef,
@@ -13,11 +14,6 @@ use serde::Deserialize;
 
 /// Longest wait for a small body.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Most of a body that is read only to be able to refuse it.
-const DRAINED_BYTES_MAX: u64 = 64 << 20;
-/// Longest time spent on that.
-const DRAINED: Duration = Duration::from_secs(5);
 
 /// Reads a body of at most `bytes_max`.
 pub(super) async fn read(mut body: Body, bytes_max: usize) -> Result<Bytes, Error> {
@@ -38,24 +34,6 @@ pub(super) async fn read(mut body: Body, bytes_max: usize) -> Result<Bytes, Erro
             format!("the body did not arrive within {} s", PATIENCE.as_secs()),
         )),
     }
-}
-
-/// Most clients read an answer only once they have sent their body; one that is cut off while it sends never learns why.
-async fn drain(mut body: Body) {
-    if http_body::Body::size_hint(&body).lower() > DRAINED_BYTES_MAX {
-        return;
-    }
-    let mut left = DRAINED_BYTES_MAX;
-    let read = async {
-        while let Some(Ok(frame)) = body.frame().await {
-            left = left.saturating_sub(frame.data_ref().map_or(0, |data| data.len() as u64));
-            if left == 0 {
-                return;
-            }
-        }
-    };
-    // However it ends, the request is refused.
-    let _ = tokio::time::timeout(DRAINED, read).await;
 }
 
 /// Of a JSON body, the space it is about. Everything else is the node's to judge.

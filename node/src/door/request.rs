@@ -7,6 +7,7 @@ use drowse_shared::{
     api::{
         Code, Error, JSON_BODY_BYTES_MAX, WRITE_FILES_BODY_BYTES_MAX, files::octal, headers::SPACE, parse,
     },
+    http::drain,
     name::SpaceRef,
 };
 use garde::Validate;
@@ -50,18 +51,22 @@ where
 }
 
 /// The whole body, if it is no larger than `limit`.
-async fn whole(headers: &HeaderMap, body: Body, limit: usize) -> Result<Bytes, Error> {
+async fn whole(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Bytes, Error> {
     let too_large = || {
         Error::new(Code::TooLarge, format!("the body is larger than {limit} bytes")).with("limitBytes", limit)
     };
     let announced =
         headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok());
     if announced.is_some_and(|length: usize| length > limit) {
+        drain(body).await;
         return Err(too_large());
     }
-    match Limited::new(body, limit).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
+    match Limited::new(&mut body, limit).collect().await {
+        Ok(whole) => Ok(whole.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            drain(body).await;
+            Err(too_large())
+        }
         Err(_) => Err(Error::new(Code::InvalidRequest, "the body ended early")),
     }
 }
