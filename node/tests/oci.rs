@@ -12,7 +12,10 @@ mod machine;
 #[path = "oci/wire.rs"]
 mod wire;
 
-use std::time::{Duration, Instant};
+use std::{
+    os::unix::fs::PermissionsExt,
+    time::{Duration, Instant},
+};
 
 use drowse_node::executor::{
     Error, Executor, Vitality,
@@ -361,6 +364,9 @@ async fn what_cannot_work_is_refused_at_boot_in_words() {
         }
         words
     };
+    let closed = machine.dir().join("closed");
+    std::fs::create_dir(&closed).expect("made");
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).expect("closed");
     let elsewhere = |config: &mut OciConfig| {
         config.run = format!("{}y", config.run).into();
         config.cgroup_parent += "y";
@@ -370,8 +376,7 @@ async fn what_cannot_work_is_refused_at_boot_in_words() {
         (&|config| config.run = "here".into(), "must be absolute"),
         (&|config| config.run = format!("/run/{}", "x".repeat(90)).into(), "choose a shorter"),
         (&|config| config.run = "/run/a:b".into(), "colon"),
-        // The test's own directory is its user's alone.
-        (&|config| config.run = machine.dir().join("run"), "chmod o+x"),
+        (&|config| config.run = closed.join("run"), "chmod o+x"),
         (
             &|config| {
                 elsewhere(config);
