@@ -35,6 +35,8 @@ pub struct Fleet {
     known: Mutex<Known>,
     /// Told when a configuration arrives.
     configured: Notify,
+    /// Told when a gateway takes a check-in.
+    heard: Notify,
 }
 
 impl Fleet {
@@ -55,7 +57,14 @@ impl Fleet {
             accepted_at: None,
             bundle_wanted: false,
         };
-        Ok(Self { ledger_id, alone, interval, known: Mutex::new(known), configured: Notify::new() })
+        Ok(Self {
+            ledger_id,
+            alone,
+            interval,
+            known: Mutex::new(known),
+            configured: Notify::new(),
+            heard: Notify::new(),
+        })
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -114,6 +123,19 @@ impl Fleet {
     pub fn accepted(&self, sent: Instant) {
         let mut known = self.known();
         known.accepted_at = known.accepted_at.max(Some(sent));
+        drop(known);
+        self.heard.notify_waiters();
+    }
+
+    /// Resolves once a gateway took a check-in in this life; at once for a fleet of one.
+    pub async fn heard(&self) {
+        loop {
+            let told = self.heard.notified();
+            if self.alone || self.known().accepted_at.is_some() {
+                return;
+            }
+            told.await;
+        }
     }
 
     /// Why this node takes no new space now, if it does not.
@@ -258,6 +280,7 @@ mod tests {
             interval: Duration::from_secs(5),
             known: Mutex::default(),
             configured: Notify::new(),
+            heard: Notify::new(),
         };
         assert!(fleet(true).refuses_creates(Instant::now()).is_none(), "alone");
         let fleet = fleet(false);

@@ -144,6 +144,7 @@ impl Ledger {
             Database::File => {
                 let path = state.join("ledger.db");
                 let lock = lock::SingleWriter::acquire(&path, VARIABLE)?;
+                private(&path).map_err(|source| Error::Io { what: "making", path: path.clone(), source })?;
                 let ballast = Ballast::new(env, state.join("ballast"));
                 let db = match db::Db::open(env, &path, &migrations::all()) {
                     Err(error) if may_be_full(&error) && ballast.release() => {
@@ -207,6 +208,13 @@ impl Ledger {
             })
             .await
     }
+}
+
+/// Names and notes of spaces are nobody else's business; SQLite gives the files beside it the same mode.
+fn private(path: &camino::Utf8Path) -> std::io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = std::fs::OpenOptions::new();
+    options.create(true).append(true).mode(0o600).open(path).map(drop)
 }
 
 fn transact<T>(

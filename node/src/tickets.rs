@@ -41,6 +41,12 @@ impl Tickets {
         self.next += 1;
     }
 
+    /// Whether nobody has asked since this ticket was given out. It stays out, and does not live longer for it.
+    pub fn is_newest(&mut self, name: &SpaceName, ticket: Ticket, now: Instant) -> bool {
+        self.expire(now);
+        self.by_name.get(name).is_some_and(|(out, _)| *out == ticket)
+    }
+
     /// Uses a ticket up.
     ///
     /// # Errors
@@ -104,6 +110,16 @@ mod tests {
     #[test]
     fn a_newer_lookup_voids_the_older_ticket_of_that_name_only() {
         let (now, mut tickets) = (Instant::now(), Tickets::default());
+        tickets.issue(name("a"), ticket(1), now);
+        tickets.issue(name("b"), ticket(2), now);
+        tickets.issue(name("a"), ticket(3), now);
+        assert!(
+            !tickets.is_newest(&name("a"), ticket(1), now) && tickets.is_newest(&name("a"), ticket(3), now)
+        );
+        assert!(
+            !tickets.is_newest(&name("a"), ticket(3), now + LIFE),
+            "asking again does not lengthen its life"
+        );
         tickets.issue(name("a"), ticket(1), now);
         tickets.issue(name("b"), ticket(2), now);
         tickets.issue(name("a"), ticket(3), now);

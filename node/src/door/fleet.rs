@@ -30,6 +30,10 @@ pub(super) async fn lookup(
     if let Some(row) = node.ledger.find(&asked.space).await.map_err(error::ledger)? {
         return Ok(axum::Json(LookupAnswer::Yes(row.held())));
     }
+    if let Some(ticket) = asked.ticket {
+        let newest = node.tickets().is_newest(name, ticket, Instant::now());
+        return Ok(axum::Json(LookupAnswer::No { ticket: newest.then_some(ticket) }));
+    }
     let ticket = (asked.intent == Intent::Create).then(|| {
         let ticket = Ticket::mint(&node.env);
         node.tickets().issue(name.clone(), ticket, Instant::now());

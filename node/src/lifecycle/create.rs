@@ -22,6 +22,8 @@ use crate::{
 };
 
 const VERB: &str = "acquireSpace";
+/// Longest wait of a create for the first check-in of this life.
+const FIRST_CHECK_IN: Duration = Duration::from_secs(1);
 /// Longest wait for the executor to find a template.
 const TEMPLATE: Duration = Duration::from_secs(10);
 
@@ -147,6 +149,8 @@ async fn new(
     if matches!(wish.name, SpaceRef::Id(_)) {
         return Err(not_found(&wish.name));
     }
+    // A daemon that started a moment ago has its first check-in under way.
+    let _ = tokio::time::timeout(FIRST_CHECK_IN, node.fleet.heard()).await;
     admitted(node, &name, licence)?;
     let worker = node.clone();
     let work = node.finish("create", async move {
