@@ -15,7 +15,7 @@ use std::{
 
 use drowse_shared::{
     api::nodes::{Held, Intent, Lookup, LookupAnswer},
-    id::{LedgerId, SpaceId},
+    id::{LedgerId, SpaceId, Ticket},
     name::SpaceRef,
     seams::Env,
 };
@@ -184,8 +184,22 @@ impl Finder {
     }
 
     /// Asks every node, to create the space if all say no. Inside the name's slot.
+    ///
+    /// Another gateway may be asking for the same name: each could get the newest ticket of the node it has in mind.
+    /// So all are asked again once all have said no; of two gateways at most one then finds all its tickets the newest.
     pub(crate) async fn find_to_create(self: &Arc<Self>, space: &SpaceRef) -> Verdict {
-        verdict::verdict(&self.round(space, Intent::Create, false).await)
+        let said = self.round(space, Intent::Create, false).await;
+        let first = verdict::verdict(&said);
+        if !matches!(first, Verdict::Nobody { .. }) {
+            return first;
+        }
+        let again = said.iter().map(|said| async move {
+            let Answer::No { ticket } = said.answer else { return said.clone() };
+            let answer = self.ask_one(&said.peer, space, Intent::Create, ticket).await;
+            Said { peer: said.peer.clone(), answer }
+        });
+        let again = futures_util::future::join_all(again).await;
+        if verdict::is_contested(&said, &again) { Verdict::Contested } else { verdict::verdict(&again) }
     }
 
     /// Asks every node and waits for every answer.
@@ -195,7 +209,7 @@ impl Finder {
 
     /// Asks one node, as a hint about it is not enough to begin a large upload.
     pub(crate) async fn confirm(&self, peer: &Peer, space: &SpaceRef) -> Answer {
-        let answer = self.ask_one(peer, space, Intent::Read).await;
+        let answer = self.ask_one(peer, space, Intent::Read, None).await;
         match &answer {
             Answer::Yes(held) => self.learn(peer, held),
             Answer::No { .. } | Answer::Silent(_) => self.forget(space),
@@ -203,8 +217,8 @@ impl Finder {
         answer
     }
 
-    async fn ask_one(&self, peer: &Peer, space: &SpaceRef, intent: Intent) -> Answer {
-        let lookup = Lookup { space: space.clone(), intent };
+    async fn ask_one(&self, peer: &Peer, space: &SpaceRef, intent: Intent, ticket: Option<Ticket>) -> Answer {
+        let lookup = Lookup { space: space.clone(), intent, ticket };
         let asked = tokio::time::timeout(self.limits.deadline, async {
             let Ok(_permit) = self.lookups.acquire().await else {
                 return Answer::Silent("shutting down".to_owned());

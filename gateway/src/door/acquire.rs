@@ -46,6 +46,13 @@ const BUILD: Duration = Duration::from_secs(60);
 /// How long a node that has just joined is waited for, rather than refusing.
 const JOINING: Duration = Duration::from_secs(2);
 
+/// How often a name is looked for before its caller is asked to come again.
+const ATTEMPTS: u32 = 4;
+/// How many creates may be refused for their ticket before that.
+const VOIDS_MAX: u32 = 2;
+/// Shortest pause for a gateway that finds another one building the same name, in milliseconds.
+const STAND_ASIDE_MS_MIN: u64 = 20;
+
 /// The handler.
 pub(super) async fn acquire(
     State(gateway): State<Arc<Gateway>>,
@@ -107,7 +114,8 @@ impl Create {
     async fn run(self, slot: Slot<SpaceRef>) -> Result<Option<Response>, Error> {
         let _running = self.gateway.shutdown.running();
         let space = &self.head.space;
-        for _ in 0..2 {
+        let mut voids = 0;
+        for _ in 0..ATTEMPTS {
             let tickets = match self.gateway.finder.find_to_create(space).await {
                 Verdict::Holder { .. } => {
                     // It exists: no slot is needed to reach it, and waking may take long.
@@ -118,6 +126,12 @@ impl Create {
                     return Err(verdict::conflict(space, &nodes, one_endpoint.as_deref()));
                 }
                 Verdict::Unsure(silent) => return Err(verdict::unsure(space, &silent)),
+                Verdict::Contested => {
+                    // Two gateways that stand aside for each other part by chance.
+                    let pause_ms = STAND_ASIDE_MS_MIN + self.gateway.env.random_u64() % STAND_ASIDE_MS_MIN;
+                    tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+                    continue;
+                }
                 Verdict::Nobody { tickets } => tickets,
             };
             self.gateway.nodes.fleet.knows_its_nodes()?;
@@ -130,6 +144,10 @@ impl Create {
             };
             if let Some(response) = self.build(pick).await? {
                 return Ok(Some(response));
+            }
+            voids += 1;
+            if voids == VOIDS_MAX {
+                break;
             }
         }
         Err(moving(space))

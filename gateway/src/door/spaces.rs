@@ -142,6 +142,7 @@ pub(super) async fn locate(gateway: &Gateway, space: &SpaceRef, hint: bool) -> R
             Err(verdict::conflict(space, &nodes, one_endpoint.as_deref()))
         }
         Verdict::Unsure(silent) => Err(verdict::unsure(space, &silent)),
+        Verdict::Contested => Err(moving(space)),
         Verdict::Nobody { .. } => {
             gateway.nodes.fleet.knows_its_nodes()?;
             Err(verdict::not_found(space))
@@ -174,9 +175,15 @@ pub(super) async fn send(gateway: &Arc<Gateway>, head: &Head, load: Load) -> Res
             }
             Err(moving(&head.space))
         }
-        Load::Streamed(body) => {
-            let (peer, hit) = confirmed(gateway, &head.space).await?;
-            let answer = once(gateway, head, &peer, &hit, body).await?;
+        Load::Streamed(stream) => {
+            let (peer, hit) = match confirmed(gateway, &head.space).await {
+                Ok(found) => found,
+                Err(error) => {
+                    body::drain(stream).await;
+                    return Err(error);
+                }
+            };
+            let answer = once(gateway, head, &peer, &hit, stream).await?;
             answer.ok_or_else(|| moving(&head.space))
         }
     }

@@ -44,7 +44,7 @@ impl Finder {
         let mut open: FuturesUnordered<_> = peers
             .into_iter()
             .map(|peer| async {
-                let answer = self.ask_one(&peer, &space, intent).await;
+                let answer = self.ask_one(&peer, &space, intent, None).await;
                 Said { peer, answer }
             })
             .collect();

@@ -65,6 +65,8 @@ pub(crate) enum Verdict {
     },
     /// Nobody said yes, and not everybody answered.
     Unsure(Vec<Silent>),
+    /// Everybody said no, and somebody else has asked since: whoever asks later finds what the other made of it.
+    Contested,
     /// Everybody said no.
     Nobody {
         /// Who gave permission to build it.
@@ -102,6 +104,14 @@ pub(crate) fn verdict(said: &[Said]) -> Verdict {
             Verdict::Conflict { nodes, one_endpoint: one.then(|| first.endpoint.clone()) }
         }
     }
+}
+
+/// Whether a node that gave a ticket said no again, and meanwhile gave a newer one to somebody else.
+pub(crate) fn is_contested(first: &[Said], again: &[Said]) -> bool {
+    first.iter().zip(again).any(|(first, again)| match (&first.answer, &again.answer) {
+        (Answer::No { ticket: given }, Answer::No { ticket: now }) => given != now,
+        _ => false,
+    })
 }
 
 /// "node-1", "node-1 and node-2", "node-1, node-2 and node-3".
@@ -205,6 +215,7 @@ mod tests {
             Verdict::Unsure(silent) => {
                 format!("unsure {}", listed(&silent.iter().map(|s| s.node.clone()).collect::<Vec<_>>()))
             }
+            Verdict::Contested => "contested".to_owned(),
             Verdict::Nobody { tickets } => format!("nobody, {} tickets", tickets.len()),
         }
     }
@@ -224,6 +235,17 @@ mod tests {
         ];
         for (answers, expected) in cases {
             assert_eq!(judged(answers.clone()), expected, "{answers:?}");
+        }
+    }
+
+    #[test]
+    fn a_newer_ticket_for_somebody_else_is_a_contest() {
+        let said = |answer| Said { peer: peer(1, "http://1"), answer };
+        let other = Answer::No { ticket: format!("{:032x}", 9).parse().ok() };
+        for (again, contested) in
+            [(no(true), false), (no(false), true), (other, true), (yes(), false), (silent(), false)]
+        {
+            assert_eq!(is_contested(&[said(no(true))], &[said(again.clone())]), contested, "{again:?}");
         }
     }
 

@@ -256,6 +256,9 @@ pub struct Lookup {
     /// Why it asks.
     #[serde(default)]
     pub intent: Intent,
+    /// Asks again, with the ticket of the first time: the "no" repeats it while nobody else has asked since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ticket: Option<Ticket>,
 }
 
 /// What `lookup` answers.
