@@ -65,8 +65,12 @@ async fn life(door: &Door, name: &str, known: &Ledger) -> Option<()> {
 
 async fn worker(door: Door, prefix: String, known: Ledger, stop: CancellationToken) {
     for n in 0.. {
-        if stop.is_cancelled() || life(&door, &format!("{prefix}-{n}"), &known).await.is_none() {
+        if stop.is_cancelled() {
             return;
+        }
+        if life(&door, &format!("{prefix}-{n}"), &known).await.is_none() {
+            // Refused, or the node is dead: the next life is another name.
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 }
@@ -94,7 +98,13 @@ async fn killed(rounds: usize) {
                 tokio::spawn(worker(door, format!("r{round}-{w}"), known.clone(), stop.clone()))
             })
             .collect();
-        tokio::time::sleep(Duration::from_millis(30 + random_below(400))).await;
+        let before = known.lock().expect("no panics inside").len();
+        eventually("something is acknowledged", seconds(30), || async {
+            (known.lock().expect("no panics inside").len() > before).then_some(())
+        })
+        .await;
+        // Then at any moment of the lives that follow.
+        tokio::time::sleep(Duration::from_millis(random_below(300))).await;
         fleet.kill("n1");
         stop.cancel();
         for worker in workers {
