@@ -4,11 +4,12 @@
 //! kernel's (freeze, thaw, activity) is *soft*: it survives `kill -9` and spares the sync. When the disk is full a hard
 //! write gives up the ballast and tries again, so that removing things always works; a create does not.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use camino::Utf8PathBuf;
 use drowse_shared::{db, lock, seams::Env};
 use rusqlite::Connection;
+use tokio::time::Instant;
 
 use ballast::Ballast;
 
@@ -27,6 +28,11 @@ pub mod spaces;
 
 /// The setting that names the directory.
 pub const VARIABLE: &str = "DROWSE_STATE";
+
+/// How long the lock may be held by what a killed daemon left.
+const LOCK: Duration = Duration::from_secs(1);
+/// Between two tries.
+const LOCK_AGAIN: Duration = Duration::from_millis(50);
 
 /// Why the ledger failed.
 #[derive(Debug, thiserror::Error)]
@@ -143,7 +149,7 @@ impl Ledger {
             }
             Database::File => {
                 let path = state.join("ledger.db");
-                let lock = lock::SingleWriter::acquire(&path, VARIABLE)?;
+                let lock = lock_patiently(&path).await?;
                 private(&path).map_err(|source| Error::Io { what: "making", path: path.clone(), source })?;
                 let ballast = Ballast::new(env, state.join("ballast"));
                 let db = match db::Db::open(env, &path, &migrations::all()) {
@@ -207,6 +213,17 @@ impl Ledger {
                 done
             })
             .await
+    }
+}
+
+/// A daemon that was killed while it started a program leaves a child that holds the lock until it became that program.
+async fn lock_patiently(path: &camino::Utf8Path) -> Result<lock::SingleWriter, lock::Error> {
+    let until = Instant::now() + LOCK;
+    loop {
+        match lock::SingleWriter::acquire(path, VARIABLE) {
+            Err(lock::Error::Held { .. }) if Instant::now() < until => tokio::time::sleep(LOCK_AGAIN).await,
+            locked => return locked,
+        }
     }
 }
 
