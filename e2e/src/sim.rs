@@ -9,7 +9,8 @@
 //! DROWSE_SIM_SEED=17 DROWSE_SIM_SEEDS=1 cargo test -p drowse-e2e --test sim seeds -- --nocapture
 //! ```
 //!
-//! `DROWSE_SIM_SEEDS` says how many seeds to run from `DROWSE_SIM_SEED` on. `DROWSE_SIM_STORY=FILE` writes the story
+//! `DROWSE_SIM_SEEDS` says how many seeds to run from `DROWSE_SIM_SEED` on, `DROWSE_SIM_GATEWAYS=2` runs them with two
+//! gateways, `DROWSE_SIM_STRIDE=1` lets every single step of a space's life be a fall's. `DROWSE_SIM_STORY=FILE` writes the story
 //! of the last run to a file, whether it went well or not.
 //!
 //! # Read a story

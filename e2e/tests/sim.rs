@@ -33,8 +33,8 @@ fn judge(run: &Run<()>) {
 
 #[test]
 fn a_fixed_seed_is_the_same_story_twice_and_in_another_process() {
-    let once = fleet::scenario(FIXED);
-    once.assert_same_story(&fleet::scenario(FIXED));
+    let once = fleet::scenario(FIXED, fleet::ONE_GATEWAY);
+    once.assert_same_story(&fleet::scenario(FIXED, fleet::ONE_GATEWAY));
     judge(&once);
     let this = env::current_exe().expect("a test binary");
     let other = Command::new(this)
@@ -50,8 +50,10 @@ fn a_fixed_seed_is_the_same_story_twice_and_in_another_process() {
 #[test]
 fn the_laws_hold_under_many_seeds() {
     let first = setting("DROWSE_SIM_SEED", 1);
+    let gateways =
+        if setting("DROWSE_SIM_GATEWAYS", 1) == 2 { fleet::TWO_GATEWAYS } else { fleet::ONE_GATEWAY };
     for seed in first..first + setting("DROWSE_SIM_SEEDS", SEEDS) {
-        let run = fleet::scenario(seed);
+        let run = fleet::scenario(seed, gateways);
         println!(
             "seed {seed}: {} lines, {}, {} failures",
             run.story.len(),
@@ -79,4 +81,9 @@ fn a_fall_at_any_step_of_a_space_s_life_breaks_no_law() {
         println!("{host} {fall:?}: {falls} falls");
         assert!(falls * stride > 60, "{host} has only {} steps in this scenario", falls * stride);
     }
+}
+
+#[test]
+fn two_gateways_that_ask_crosswise_build_one_body() {
+    fleet::crosswise(FIXED).assert_good("cargo test -p drowse-e2e --test sim crosswise");
 }

@@ -1,4 +1,4 @@
-//! The production fleet in a world: gateway `g`, nodes `n0`–`n2` over the fake executor, clients `c0`–`c3`.
+//! The production fleet in a world: gateway `g` (and `h`), nodes `n0`–`n2` over the fake executor, clients `c0`–`c3`.
 
 use std::{
     collections::BTreeMap,
@@ -45,10 +45,12 @@ pub use disk::Disk;
 pub use laws::{Answer, Laws};
 use witness::Witness;
 
-/// The gateway's host.
-pub const GATEWAY: &str = "g";
-/// Where the gateway listens.
-pub const GATEWAY_ADDRESS: &str = "g:4677";
+/// The hosts of a fleet with one gateway.
+pub const ONE_GATEWAY: &[&str] = &["g"];
+/// The hosts of a fleet with two.
+pub const TWO_GATEWAYS: &[&str] = &["g", "h"];
+/// Where gateways listen.
+const GATEWAY_PORT: u16 = 4677;
 /// The hosts and ids of the nodes.
 pub const NODES: [&str; 3] = ["n0", "n1", "n2"];
 /// The hosts of the clients.
@@ -75,7 +77,8 @@ pub struct Fleet {
     /// What is known of it.
     pub laws: Laws,
     token: Token,
-    gateway_disk: Arc<Disk>,
+    gateways: &'static [&'static str],
+    databases: Arc<BTreeMap<&'static str, Disk>>,
     /// One call into a runtime in so many fails.
     runtime_fails_one_in: Arc<AtomicU64>,
     nodes: Arc<BTreeMap<&'static str, Node>>,
@@ -102,7 +105,7 @@ impl Meter for Roomy {
 
 impl Fleet {
     /// Every host down, every disk empty.
-    pub fn new(world: &World) -> Self {
+    pub fn new(world: &World, gateways: &'static [&'static str]) -> Self {
         let home = tempfile::tempdir().expect("a directory for node.json");
         let path = Utf8PathBuf::from_path_buf(home.path().to_owned()).expect("temporary paths are UTF-8");
         world.set_home(path.as_str());
@@ -111,7 +114,8 @@ impl Fleet {
             world: world.clone(),
             laws: Laws::new(world),
             token: Token::checked("0123456789abcdef0123456789abcdef", "the simulation").expect("long enough"),
-            gateway_disk: Arc::new(Disk::new()),
+            gateways,
+            databases: Arc::new(gateways.iter().map(|name| (*name, Disk::new())).collect()),
             runtime_fails_one_in: Arc::default(),
             nodes: Arc::new(NODES.map(|name| (name, node(name))).into()),
             _home: Arc::new(home),
@@ -120,8 +124,6 @@ impl Fleet {
 
     /// Starts the daemons and the clients' hosts, and waits until the fleet is whole.
     pub async fn start(&self) {
-        let fleet = self.clone();
-        self.world.host(GATEWAY, move |env| fleet.clone().gateway(env));
         for name in NODES {
             let fleet = self.clone();
             self.world.host(name, move |env| fleet.clone().node(env, name));
@@ -129,20 +131,26 @@ impl Fleet {
         for name in CLIENTS {
             self.world.host(name, |_| async {});
         }
-        // Every node has to know of every other before the first database is lost.
-        sleep(Duration::from_secs(40)).await;
+        for name in self.gateways {
+            let fleet = self.clone();
+            self.world.host(name, move |env| fleet.clone().gateway(env, name));
+            // Every node has to know of every other before the first database is lost, and a second gateway joins the
+            // fleet that the first one founded.
+            sleep(Duration::from_secs(40)).await;
+        }
     }
 
-    async fn gateway(self, env: Env) {
+    async fn gateway(self, env: Env, name: &'static str) {
+        let Some(database) = self.databases.get(name) else { return };
         let mut config = drowse_gateway::Config::with_defaults(self.token.clone());
-        config.listen = GATEWAY_ADDRESS.to_owned();
-        let parts = drowse_gateway::Parts::over(&env, self.gateway_disk.open());
+        config.listen = format!("{name}:{GATEWAY_PORT}");
+        let parts = drowse_gateway::Parts::over(&env, database.open());
         let parts = match parts {
             Ok(parts) => parts,
-            Err(error) => return self.world.fail(&format!("{GATEWAY} does not open its database: {error}")),
+            Err(error) => return self.world.fail(&format!("{name} does not open its database: {error}")),
         };
         if let Err(error) = drowse_gateway::run(env, config, parts, Shutdown::new()).await {
-            self.world.fail(&format!("{GATEWAY} does not start: {error}"));
+            self.world.fail(&format!("{name} does not start: {error}"));
         }
     }
 
@@ -153,7 +161,7 @@ impl Fleet {
             token: self.token.clone(),
             listen: format!("{name}:4676"),
             node_id: name.parse().expect("a node id"),
-            gateways: vec![format!("http://{GATEWAY_ADDRESS}")],
+            gateways: self.gateways.iter().map(|g| format!("http://{g}:{GATEWAY_PORT}")).collect(),
             endpoint: Some(format!("http://{name}:4676")),
             region: None,
             state: node.state.clone(),
@@ -207,12 +215,15 @@ impl Fleet {
             let client = Client::new(&fleet, CLIENTS[0], &env);
             let mut held = BTreeMap::new();
             for name in names {
+                client.insist(name, RECOVERY).await;
+            }
+            // A destroy whose caller left is carried out all the same, and what is half removed goes; then it is quiet.
+            sleep(laws::LINGERS).await;
+            for name in names {
                 if let Some(acquired) = client.insist(name, RECOVERY).await {
                     held.insert((*name).to_owned(), vec![acquired.space.id]);
                 }
             }
-            // What is only being removed is gone by then.
-            sleep(RECOVERY).await;
             held
         });
         let held = held.await.unwrap_or_default();
@@ -226,9 +237,9 @@ impl Fleet {
 }
 
 /// Three nodes and four clients; delays, drops, cuts, falls, all from one seed. The laws are checked throughout.
-pub fn scenario(seed: u64) -> Run<()> {
-    run(seed, |world| async move {
-        let fleet = Fleet::new(&world);
+pub fn scenario(seed: u64, gateways: &'static [&'static str]) -> Run<()> {
+    run(seed, move |world| async move {
+        let fleet = Fleet::new(&world, gateways);
         fleet.start().await;
         fleet.trouble_and_work().await;
         fleet.settle(&NAMES).await;
@@ -239,7 +250,7 @@ pub fn scenario(seed: u64) -> Run<()> {
 /// back. Answers whether it fell.
 pub fn fall_at(seed: u64, host: &'static str, fall: Fall, k: u64) -> Run<bool> {
     run(seed, move |world| async move {
-        let fleet = Fleet::new(&world);
+        let fleet = Fleet::new(&world, ONE_GATEWAY);
         fleet.start().await;
         world.crash_at(host, Some(k), fall);
         let guest = fleet.clone();
@@ -276,5 +287,35 @@ pub fn fall_at(seed: u64, host: &'static str, fall: Fall, k: u64) -> Run<bool> {
         let fell = world.life_of(host) > 1 || !world.is_up(host);
         fleet.settle(&NAMES[..1]).await;
         fell
+    })
+}
+
+/// Two gateways ask for one new name at the same moment, each reaching another node first, and each has another node in
+/// mind for it. Law 1: one body all the same.
+pub fn crosswise(seed: u64) -> Run<()> {
+    run(seed, move |world| async move {
+        world.set_weather(Weather { defer_one_in: 0, ..Weather::CALM });
+        let fleet = Fleet::new(&world, TWO_GATEWAYS);
+        fleet.start().await;
+        let acquire = async |me: &'static str, gateway: &'static str, name: &'static str| {
+            let fleet = fleet.clone();
+            let work = world.on(me, move |env| async move {
+                let client = Client::at(&fleet, me, &env, gateway);
+                client.call("acquireSpace", name, &json!({ "name": name }), None).await
+            });
+            work.await
+        };
+        // g has just placed one on the first node, which h does not know before the next check-in.
+        acquire(CLIENTS[0], "g", NAMES[1]).await;
+        let first = [world.hold("g", NODES[1], "POST /lookup"), world.hold("h", NODES[0], "POST /lookup")];
+        let cross = async {
+            for held in first {
+                held.arrived().await;
+                sleep(Duration::from_millis(50)).await;
+                held.release();
+            }
+        };
+        tokio::join!(acquire(CLIENTS[1], "g", NAMES[0]), acquire(CLIENTS[2], "h", NAMES[0]), cross);
+        fleet.settle(&NAMES[..2]).await;
     })
 }

@@ -14,11 +14,13 @@ use axum::{
 use drowse_shared::{
     api::{
         Code, Error,
+        cursor::Cursor,
         headers::{CREATE, EXPECT, Expect, FORWARDED, SPACE},
         nodes::{
             Build, BundleVersion, CheckIn, CheckedIn, Disk, Intent, Lookup, LookupAnswer, Reading, Roster,
             WIRE_VERSION,
         },
+        spaces::ListSpaces,
     },
     id::{BootId, FleetId, LedgerId, SpaceId, Ticket},
     name::SpaceRef,
@@ -64,6 +66,8 @@ pub(crate) struct Fake {
     tickets: Mutex<BTreeMap<String, Ticket>>,
     cut: Mutex<BTreeSet<String>>,
     stop: Shutdown,
+    /// Told once its port is free.
+    ended: Shutdown,
     env: Env,
 }
 
@@ -106,6 +110,7 @@ impl Fake {
             tickets: Mutex::default(),
             cut: Mutex::default(),
             stop: Shutdown::new(),
+            ended: Shutdown::new(),
             env: env.clone(),
         });
         let app = Router::new()
@@ -114,13 +119,19 @@ impl Fake {
             .route("/listSpaces", post(list))
             .route("/{verb}", post(verb))
             .with_state(node.clone());
-        env.spawn("fake", drowse_shared::http::serve(env.clone(), listener, app, node.stop.clone()));
+        let served = drowse_shared::http::serve(env.clone(), listener, app, node.stop.clone());
+        let ended = node.ended.clone();
+        env.spawn("fake", async move {
+            served.await;
+            ended.stop();
+        });
         node
     }
 
     /// The port is refused from now on.
     pub(crate) async fn die(&self) {
         self.stop.finish(Duration::ZERO).await;
+        self.ended.stopping().await;
     }
 
     /// Takes no more work; what runs ends by itself.
@@ -208,6 +219,10 @@ async fn lookup(State(node): State<Arc<Fake>>, Json(ask): Json<Lookup>) -> Json<
             json!({ "answer": "yes", "id": id, "name": name, "state": "active", "epoch": 1, "holding": "home" }),
         )
         .unwrap(),
+        None if ask.ticket.is_some() => {
+            let newest = node.tickets.lock().unwrap().get(&ask.space.to_string()).copied();
+            LookupAnswer::No { ticket: newest.filter(|newest| Some(*newest) == ask.ticket) }
+        }
         None if ask.intent == Intent::Create => {
             let ticket = Ticket::mint(&node.env);
             node.tickets.lock().unwrap().insert(ask.space.to_string(), ticket);
@@ -228,12 +243,12 @@ async fn report(State(node): State<Arc<Fake>>, Json(ask): Json<Value>) -> Json<C
     Json(node.says())
 }
 
-async fn list(State(node): State<Arc<Fake>>, Json(ask): Json<Value>) -> Json<Value> {
+async fn list(State(node): State<Arc<Fake>>, Json(ask): Json<ListSpaces>) -> Json<Value> {
     let spaces = node.spaces.lock().unwrap().clone();
-    let after = ask["cursor"].as_str().unwrap_or("").to_owned();
-    let limit = usize::try_from(ask["limit"].as_u64().unwrap_or(100)).unwrap();
+    let after = ask.cursor.map(|cursor| cursor.name().to_string()).unwrap_or_default();
+    let limit = ask.limit.unwrap_or(100) as usize;
     let page: Vec<_> = spaces.iter().filter(|(name, _)| **name > after).collect();
-    let cursor = (page.len() > limit).then(|| page[limit - 1].0.clone());
+    let cursor = (page.len() > limit).then(|| Cursor::after(page[limit - 1].0.parse().unwrap()));
     let spaces: Vec<Value> = page.iter().take(limit).map(|(name, id)| node.space(name, **id)).collect();
     Json(json!({ "spaces": spaces, "nextCursor": cursor, "silent": [] }))
 }

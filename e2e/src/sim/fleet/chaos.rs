@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::{Fleet, GATEWAY, NODES};
+use super::{Fleet, NODES};
 use crate::sim::Fall;
 
 /// What may go wrong, each drawn by the seed.
@@ -47,8 +47,9 @@ impl Fleet {
     }
 
     async fn trouble(&self, nodes_forget: bool) {
-        let (node, trouble, lasts_ms) = self.world.draw(|rng| {
+        let (node, gateway, trouble, lasts_ms) = self.world.draw(|rng| {
             let node = *rng.pick(&NODES);
+            let gateway = *rng.pick(self.gateways);
             let long = rng.one_in(5);
             let lasts_ms = rng.below(if long { 70_000 } else { 8000 });
             let trouble = match rng.below(13) {
@@ -77,48 +78,50 @@ impl Fleet {
                 11 => Trouble::LateCreate,
                 _ => Trouble::ClientsReset,
             };
-            (node, trouble, lasts_ms)
+            (node, gateway, trouble, lasts_ms)
         });
         let lasts = Duration::from_millis(lasts_ms);
         let world = &self.world;
-        world.note(&format!("TROUBLE {node} {trouble:?} for {lasts_ms} ms"));
+        world.note(&format!("TROUBLE {gateway} {node} {trouble:?} for {lasts_ms} ms"));
         match trouble {
             Trouble::NodeFalls(fall) => self.bounce(node, fall, lasts).await,
             Trouble::NodeFallsAtStep(k) => self.bounce_at(node, k, lasts).await,
             Trouble::GatewayFalls { fall, loses_database, at_step } => {
                 match at_step {
                     Some(k) => {
-                        world.crash_at(GATEWAY, Some(k), fall);
+                        world.crash_at(gateway, Some(k), fall);
                         sleep(Duration::from_secs(2)).await;
-                        world.crash_at(GATEWAY, None, fall);
-                        if world.is_up(GATEWAY) {
+                        world.crash_at(gateway, None, fall);
+                        if world.is_up(gateway) {
                             return;
                         }
                     }
-                    None => world.crash(GATEWAY, fall),
+                    None => world.crash(gateway, fall),
                 }
                 if loses_database {
-                    world.note("g LOSES ITS DATABASE");
-                    self.gateway_disk.wipe();
+                    world.note(&format!("{gateway} LOSES ITS DATABASE"));
+                    if let Some(disk) = self.databases.get(gateway) {
+                        disk.wipe();
+                    }
                 }
-                self.restart(GATEWAY, lasts.min(Duration::from_secs(10))).await;
+                self.restart(gateway, lasts.min(Duration::from_secs(10))).await;
             }
             Trouble::Cut { there, back } => {
                 if there {
-                    world.cut(GATEWAY, node);
+                    world.cut(gateway, node);
                 }
                 if back {
-                    world.cut(node, GATEWAY);
+                    world.cut(node, gateway);
                 }
                 sleep(lasts).await;
-                world.heal(GATEWAY, node);
+                world.heal(gateway, node);
             }
-            Trouble::Reset => world.reset(GATEWAY, node),
-            Trouble::Silence { there: true } => world.silence(GATEWAY, node),
-            Trouble::Silence { there: false } => world.silence(node, GATEWAY),
+            Trouble::Reset => world.reset(gateway, node),
+            Trouble::Silence { there: true } => world.silence(gateway, node),
+            Trouble::Silence { there: false } => world.silence(node, gateway),
             Trouble::Hold { prefix, there, reset } => {
                 let held =
-                    if there { world.hold(GATEWAY, node, prefix) } else { world.hold(node, GATEWAY, prefix) };
+                    if there { world.hold(gateway, node, prefix) } else { world.hold(node, gateway, prefix) };
                 held.arrived().await;
                 sleep(lasts).await;
                 if reset { held.reset() } else { held.release() }
@@ -138,19 +141,19 @@ impl Fleet {
                 }
             }
             Trouble::LateCreate => {
-                let held = world.hold(GATEWAY, node, "POST /acquireSpace");
+                let held = world.hold(gateway, node, "POST /acquireSpace");
                 if held.arrived().await {
                     // Without power nobody tells the node that its caller is gone.
-                    world.crash(GATEWAY, Fall::Power);
+                    world.crash(gateway, Fall::Power);
                     let down = world.draw(|rng| rng.below(1000));
-                    self.restart(GATEWAY, Duration::from_millis(down)).await;
+                    self.restart(gateway, Duration::from_millis(down)).await;
                     sleep(lasts.min(Duration::from_secs(20))).await;
                 }
                 held.release();
             }
             Trouble::ClientsReset => {
                 for client in super::CLIENTS {
-                    world.reset(client, GATEWAY);
+                    world.reset(client, gateway);
                 }
             }
         }
@@ -186,7 +189,7 @@ impl Fleet {
         self.world.note("REPAIRED");
         self.world.release_all();
         self.world.heal_all();
-        for host in NODES.into_iter().chain([GATEWAY]) {
+        for host in NODES.iter().chain(self.gateways) {
             self.world.crash_at(host, None, Fall::Process);
             if !self.world.is_up(host) {
                 self.world.restart(host, Duration::ZERO).await;

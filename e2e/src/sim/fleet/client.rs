@@ -22,6 +22,8 @@ pub struct Client {
     me: String,
     env: Env,
     http: HttpClient<Body>,
+    /// The gateways it uses.
+    gateways: Vec<&'static str>,
 }
 
 /// How a call ended.
@@ -38,7 +40,18 @@ pub enum Ended {
 impl Client {
     /// On the host `me`, whose seams are `env`.
     pub fn new(fleet: &Fleet, me: &str, env: &Env) -> Self {
-        Self { fleet: fleet.clone(), me: me.to_owned(), env: env.clone(), http: client(env) }
+        Self {
+            fleet: fleet.clone(),
+            me: me.to_owned(),
+            env: env.clone(),
+            http: client(env),
+            gateways: fleet.gateways.to_vec(),
+        }
+    }
+
+    /// Uses one gateway only.
+    pub fn at(fleet: &Fleet, me: &str, env: &Env, gateway: &'static str) -> Self {
+        Self { gateways: vec![gateway], ..Self::new(fleet, me, env) }
     }
 
     /// One verb about one name. A caller without patience leaves.
@@ -51,8 +64,12 @@ impl Client {
     ) -> Ended {
         let (world, laws) = (&self.fleet.world, &self.fleet.laws);
         let wish = laws.asks(verb, name);
-        let gateway = world.life_of(super::GATEWAY);
-        let ended = match timeout(patience.unwrap_or(PATIENCE), self.send(verb, body)).await {
+        let gateway = match self.gateways.as_slice() {
+            [only] => *only,
+            several => world.draw(|rng| *rng.pick(several)),
+        };
+        let life = world.life_of(gateway);
+        let ended = match timeout(patience.unwrap_or(PATIENCE), self.send(gateway, verb, body)).await {
             Ok(Ok(answer)) => Ended::Told(answer),
             Ok(Err(broke)) => Ended::Broke(broke),
             Err(_) => Ended::Left,
@@ -62,10 +79,10 @@ impl Client {
             Ended::Broke(why) => format!("broke: {why}"),
             Ended::Left => "left".to_owned(),
         };
-        world.note(&format!("{}: {verb} {name} -> {brief}", self.me));
+        world.note(&format!("{}: {verb} {name} at {gateway} -> {brief}", self.me));
         match &ended {
             Ended::Told(answer) => laws.told(wish, answer),
-            Ended::Left if patience.is_none() && world.life_of(super::GATEWAY) == gateway => {
+            Ended::Left if patience.is_none() && world.life_of(gateway) == life => {
                 world.fail(&format!("law 6: {}: {verb} {name} got no answer in {PATIENCE:?}", self.me));
             }
             _ => {}
@@ -73,8 +90,8 @@ impl Client {
         ended
     }
 
-    async fn send(&self, verb: &str, body: &Value) -> Result<Answer, String> {
-        let request = http::Request::post(format!("http://{}/{verb}", super::GATEWAY_ADDRESS))
+    async fn send(&self, gateway: &str, verb: &str, body: &Value) -> Result<Answer, String> {
+        let request = http::Request::post(format!("http://{gateway}:{}/{verb}", super::GATEWAY_PORT))
             .header(http::header::AUTHORIZATION, self.fleet.token.bearer())
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(Body::from(body.to_string()))

@@ -23,7 +23,7 @@ use serde_json::Value;
 use crate::sim::World;
 
 /// How long a destroy may still be carried out once its caller was told to wait.
-const LINGERS: Duration = Duration::from_secs(150);
+pub(super) const LINGERS: Duration = Duration::from_secs(150);
 
 /// What a client was told.
 #[derive(Debug, Clone)]
