@@ -70,8 +70,10 @@ impl Ground {
     fn at(mark: &str) -> Self {
         let root = Utf8PathBuf::from(format!("{ROOTS}/{PREFIX}{mark}"));
         fs::create_dir(&root).expect("a fresh name");
-        let owner = File::create(root.join("owner")).expect("our own folder");
+        // Locked before it has the name that a sweep looks for.
+        let owner = File::create(root.join("owner.new")).expect("our own folder");
         flock(&owner, FlockOperation::NonBlockingLockExclusive).expect("a fresh file");
+        fs::rename(root.join("owner.new"), root.join("owner")).expect("our own folder");
         fs::set_permissions(&root, fs::Permissions::from_mode(0o711)).expect("our own folder");
         fs::create_dir(root.join("logs")).expect("our own folder");
         let token = random_hex(64);

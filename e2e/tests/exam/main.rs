@@ -3,6 +3,7 @@
 
 mod behind_the_back;
 mod conflicts;
+mod cut_wire;
 mod disk_full;
 mod exec;
 mod files;
