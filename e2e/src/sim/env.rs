@@ -79,7 +79,7 @@ impl Tasks for SimEnv {
         Box::pin(async move {
             let _ = wait.await;
             if life.is_dead() {
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         })
     }
