@@ -75,6 +75,10 @@ async fn a_fleet_nobody_knows_is_founded_after_two_intervals() {
     let a = Fake::start(&fleet.env, "a", SHORT).await;
     let answer = fleet.check_in(&a).await;
     assert_eq!(answer.body["standing"], "waiting");
+    tokio::time::sleep(SHORT / 4).await;
+    let answer = fleet.check_in(&a).await;
+    assert_eq!((&answer.body["standing"], &answer.body["bundle"]), (&json!("waiting"), &json!(null)));
+    fleet.acquire("early").await.is(503, "fleet_starting");
     tokio::time::sleep(SHORT * 2 + Duration::from_millis(100)).await;
     let answer = fleet.check_in(&a).await;
     assert_eq!(answer.body["standing"], "member", "{answer:?}");
