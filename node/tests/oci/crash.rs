@@ -72,10 +72,8 @@ async fn a_daemon_killed_at_any_moment_leaves_nothing_that_is_not_found() {
                     assert_eq!(machine.run(found.id, "user", "echo up").await, (0, "up\n".to_owned()));
                 }
                 (Vitality::Frozen, _) => machine.oci.thaw(found.id).await.expect("thawed"),
-                (Vitality::Running, card) => {
-                    assert_eq!(machine.run(found.id, "user", "echo on").await, (0, "on\n".to_owned()));
-                    assert!(card.is_some());
-                }
+                // It may have been told to end already, so it need not answer.
+                (Vitality::Running, card) => assert!(card.is_some()),
                 (Vitality::Stopped, None) => {}
             }
             machine.oci.destroy(found.id).await.expect("destroyed");

@@ -61,8 +61,26 @@ impl Instance {
 
 /// Takes the number of a ledger: the one it had, else a free one.
 ///
-/// A number with bodies under it belongs to its ledger for good: they are found again when its daemon returns.
-pub(super) fn take(run: &Utf8Path, cgroup_parent: &str, ledger: LedgerId) -> Result<Instance, Error> {
+/// A number with bodies under it belongs to its ledger for good: they are found again when its daemon returns. A daemon
+/// that was killed may hold its number a moment longer through children that are dying: that is waited for.
+pub(super) fn take(
+    run: &Utf8Path,
+    cgroup_parent: &str,
+    ledger: LedgerId,
+    patience: Duration,
+) -> Result<Instance, Error> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match try_take(run, cgroup_parent, ledger) {
+            Err(Error::Held(_)) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => return other,
+        }
+    }
+}
+
+fn try_take(run: &Utf8Path, cgroup_parent: &str, ledger: LedgerId) -> Result<Instance, Error> {
     let slots = run.join("slots");
     let at = |path: &Utf8Path| {
         let path = path.to_owned();
@@ -154,7 +172,7 @@ mod tests {
     fn a_ledger_gets_its_number_back_and_only_once() {
         let dir = tempfile::tempdir().expect("a directory");
         let run = Utf8Path::from_path(dir.path()).expect("UTF-8");
-        let take = |n| super::take(run, "drowse-unit-test-none", ledger(n));
+        let take = |n| super::take(run, "drowse-unit-test-none", ledger(n), Duration::ZERO);
         let first = take(1).expect("free");
         let second = take(2).expect("free");
         assert_eq!((first.number, second.number), (0, 1));

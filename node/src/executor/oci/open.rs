@@ -24,6 +24,9 @@ const SOCKET_PATH_TAIL_BYTES: usize = "/15/0190f0c2a4b87c3d9e0f112233445566/sock
 /// How long half-made bodies of an earlier life may hold up the boot.
 const SWEEP: Duration = Duration::from_secs(20);
 
+/// How long a daemon of the same ledger may take to die.
+const DYING: Duration = Duration::from_secs(3);
+
 /// Why the executor cannot work on this machine.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -131,7 +134,7 @@ fn prepare(env: Env, config: OciConfig) -> Result<Parts, Error> {
         return Err(Error::Controllers(missing.join(", ")));
     }
     make_dir(&run, 0o711)?;
-    let instance = instance::take(&run, &cgroup_parent, ledger_id)?;
+    let instance = instance::take(&run, &cgroup_parent, ledger_id, DYING)?;
     let number = instance.number;
     let paths = Paths { run: run.join(number.to_string()), state, templates };
     make_dir(&paths.run, 0o711)?;

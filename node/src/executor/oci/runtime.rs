@@ -111,11 +111,17 @@ impl Drop for Group {
 fn prepare(command: &mut Command, fds: &[OwnedFd]) -> io::Result<()> {
     let lift = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, ABOVE);
     let high = fds.iter().map(lift).collect::<rustix::io::Result<Vec<_>>>()?;
+    let daemon = rustix::process::getpid();
     #[expect(unsafe_code, reason = "std has no other way to hand descriptors on")]
-    // SAFETY: between fork and exec the closure only makes the plain system calls prctl and dup2; it allocates nothing.
+    // SAFETY: between fork and exec the closure only makes the plain system calls prctl, getppid and dup2; it allocates
+    // nothing.
     unsafe {
         command.pre_exec(move || {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+            if rustix::process::getppid() != Some(daemon) {
+                // It died before it could be heard.
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
             for (to, from) in (3..).zip(&high) {
                 if libc::dup2(from.as_raw_fd(), to) < 0 {
                     return Err(io::Error::last_os_error());
