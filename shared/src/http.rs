@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use axum::Router;
-use http::Uri;
+use axum::{Router, response::IntoResponse as _};
+use http::{Uri, header};
 use hyper_util::{
     client::legacy::{
         Client,
@@ -21,6 +21,7 @@ use hyper_util::{
 use tower_service::Service as _;
 
 use crate::{
+    api::{Code, Error},
     seams::{Accept, BoxFuture, BoxIo, Env, Net, Tasks},
     shutdown::Shutdown,
 };
@@ -67,7 +68,14 @@ async fn connection(io: BoxIo, app: Router, shutdown: Shutdown, peer: String) {
     let peer = Peer(peer);
     let service = hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(peer.clone());
-        app.clone().call(request)
+        let refused = ambiguous(request.headers()).map(|why| Error::new(Code::InvalidRequest, why));
+        let mut app = app.clone();
+        async move {
+            match refused {
+                Some(error) => Ok(error.into_response()),
+                None => app.call(request).await,
+            }
+        }
     });
     let mut builder = hyper::server::conn::http1::Builder::new();
     // The date header would differ between two runs of one seed.
@@ -87,6 +95,18 @@ async fn connection(io: BoxIo, app: Router, shutdown: Shutdown, peer: String) {
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection ended early");
     }
+}
+
+/// Why a request could be read in two ways, if it could: by us in one, by a proxy before us in the other.
+fn ambiguous(headers: &http::HeaderMap) -> Option<&'static str> {
+    if headers.get_all(header::HOST).iter().nth(1).is_some() {
+        return Some("the request has two Host headers; send one");
+    }
+    let measured = headers.contains_key(header::CONTENT_LENGTH);
+    if measured && headers.contains_key(header::TRANSFER_ENCODING) {
+        return Some("the request has both Content-Length and Transfer-Encoding; send one of them");
+    }
+    None
 }
 
 /// Who opened the connection, as `host:port`; an extension of every request.
@@ -230,4 +250,28 @@ pub fn why(error: &(dyn std::error::Error + 'static)) -> String {
         cause = error.source();
     }
     last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_reads_in_two_ways_is_refused() {
+        let cases: [(&[(&str, &str)], bool); 5] = [
+            (&[("host", "a"), ("content-length", "5")], false),
+            (&[("host", "a"), ("transfer-encoding", "chunked")], false),
+            (&[], false),
+            (&[("host", "a"), ("host", "b")], true),
+            (&[("host", "a"), ("content-length", "5"), ("transfer-encoding", "chunked")], true),
+        ];
+        for (pairs, expected) in cases {
+            let mut headers = http::HeaderMap::new();
+            for (name, value) in pairs {
+                let name: http::HeaderName = name.parse().expect("a name");
+                headers.append(name, value.parse().expect("a value"));
+            }
+            assert_eq!(ambiguous(&headers).is_some(), expected, "{pairs:?}");
+        }
+    }
 }
