@@ -462,6 +462,7 @@ pub struct Destroyed {
 #[garde(allow_unvalidated)]
 pub struct ListSpaces {
     /// Only spaces in one of these states.
+    #[garde(inner(length(max = State::ALL.len())))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub states: Option<Vec<State>>,
     /// Only spaces whose metadata holds all of these.
