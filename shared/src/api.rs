@@ -36,13 +36,23 @@ where
     // Verbs without a required field accept no body at all.
     let body = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
     let request: T = serde_json::from_slice(body)
-        .map_err(|e| Error::new(Code::InvalidRequest, format!("the body is not a valid request: {e}")))?;
+        .map_err(|e| Error::new(Code::InvalidRequest, format!("the body is not a valid request: {}", quiet(&e))))?;
     request.validate().map_err(|report| {
         let rules: Vec<String> =
             report.iter().map(|(path, error)| format!("{}: {error}", camel(&path.to_string()))).collect();
         Error::new(Code::InvalidRequest, rules.join("; "))
     })?;
     Ok(request)
+}
+
+/// What is wrong with a body, without the text it holds: that may be a secret, and errors are logged.
+pub fn quiet(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    // As serde writes it: `invalid type: string "…", expected a map at line 1 column 9`.
+    let quoted = ["invalid type: string ", "invalid value: string "];
+    let Some(head) = quoted.into_iter().find(|head| text.starts_with(head)) else { return text };
+    let rest = text.rfind("\", expected ").map_or("", |end| &text[end + 1..]);
+    format!("{}{rest}", head.trim_end())
 }
 
 /// A field as it is called on the wire.
@@ -57,4 +67,32 @@ fn camel(path: &str) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_body_is_said_without_the_text_in_it() {
+        let cases = [
+            (r#"{"name":"a","command":"x","env":"KEY=hunter2"}"#, "expected a map"),
+            (r#"{"name":"a","command":"x","env":"hunter2\", expected hunter2"}"#, "expected a map"),
+            (r#"{"name":"a","command":"x","env":{"KEY=hunter2":""}}"#, "\"KEY\" is no variable"),
+            (r#"{"name":"a","command":"x","timeoutSeconds":"hunter2"}"#, "expected u64"),
+            (r#"{"name":"a","command":"x","detach":1}"#, "integer `1`"),
+        ];
+        for (body, says) in cases {
+            let error = parse::<exec::ExecCommand>(body.as_bytes()).expect_err(body).message;
+            assert!(error.contains(says) && !error.contains("hunter2"), "{body}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_list_names_each_state_at_most_once() {
+        let all = serde_json::json!({ "states": spaces::State::ALL }).to_string();
+        assert!(parse::<spaces::ListSpaces>(all.as_bytes()).is_ok());
+        let many = serde_json::json!({ "states": vec!["active"; 40_000] }).to_string();
+        assert!(parse::<spaces::ListSpaces>(many.as_bytes()).expect_err("many").message.contains("states"));
+    }
 }

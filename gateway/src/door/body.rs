@@ -6,7 +6,7 @@ use axum::body::Body;
 use bytes::Bytes;
 pub(super) use drowse_shared::http::drain;
 use drowse_shared::{
-    api::{Code, Error},
+    api::{Code, Error, quiet},
     name::SpaceRef,
 };
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -44,6 +44,6 @@ pub(super) fn space(body: &[u8]) -> Result<SpaceRef, Error> {
     }
     let about: Result<About, _> = serde_json::from_slice(body);
     about.map(|about| about.name).map_err(|error| {
-        Error::new(Code::InvalidRequest, format!("the body is not a valid request: {error}"))
+        Error::new(Code::InvalidRequest, format!("the body is not a valid request: {}", quiet(&error)))
     })
 }

@@ -92,7 +92,9 @@ fn not_both<'a>(stdin: &'a Option<String>) -> impl FnOnce(&Option<String>, &()) 
 fn env_fits(env: &BTreeMap<String, String>, _: &()) -> garde::Result {
     for (key, value) in env {
         if key.is_empty() || key.contains(['=', '\0']) || value.contains('\0') {
-            return Err(garde::Error::new(format!("{key:?} is no variable: no `=`, no NUL, not empty")));
+            // Only the name: what comes after the `=` is somebody's value.
+            let name: String = key.chars().take_while(|c| *c != '=').take(64).collect();
+            return Err(garde::Error::new(format!("{name:?} is no variable: no `=`, no NUL, not empty")));
         }
     }
     Ok(())
