@@ -241,11 +241,13 @@ impl Node {
             // Stopping ends processes: that is written before. Freeze and thaw are the kernel's to tell.
             Meanwhile::AsItWas if effect == Effect::Stop => space.state.clone(),
             Meanwhile::AsItWas => return Ok(()),
+            // Its row was written with this intent.
+            Meanwhile::Creating if effect == Effect::Create => return Ok(()),
             Meanwhile::Creating => State::Creating,
             Meanwhile::Waking => State::Waking,
             Meanwhile::Destroying => State::Destroying,
         };
-        match self.ledger.set_state(space.id, &next, Some(effect)).await {
+        match self.ledger.set_state(space.id, &space.state, &next, Some(effect)).await {
             // What frees room is never refused for want of room. Cut here, the space is found without its disk.
             Err(ledger::Error::DiskFull) if effect == Effect::Destroy => {
                 tracing::warn!(space = %space.id, "the disk is full: the space is removed without its intent written");
@@ -257,7 +259,7 @@ impl Node {
     }
 
     async fn settle(&self, space: &mut Space, state: State) -> Result<(), WireError> {
-        self.ledger.set_state(space.id, &state, None).await.map_err(error::ledger)?;
+        self.ledger.set_state(space.id, &space.state, &state, None).await.map_err(error::ledger)?;
         space.state = state;
         match space.state {
             State::Stopped => self.rest(space).await,

@@ -113,13 +113,18 @@ impl Ledger {
         .await
     }
 
-    /// Writes what a space is doing, and the effect that was begun, if one was.
+    /// Writes what a space is doing that was doing `was`, and the effect that was begun, if one was.
     ///
     /// # Errors
     /// When the ledger cannot be written.
-    pub async fn set_state(&self, id: SpaceId, state: &State, intent: Option<Effect>) -> Result<(), Error> {
-        // The kernel can always be asked about these; everything else must be written to be known.
-        let sure = if matches!(state, State::Active | State::Frozen) { Write::Soft } else { Write::Hard };
+    pub async fn set_state(
+        &self,
+        id: SpaceId,
+        was: &State,
+        state: &State,
+        intent: Option<Effect>,
+    ) -> Result<(), Error> {
+        let sure = sure(was, state);
         let state = state.clone();
         self.write(sure, move |c| {
             c.prepare_cached("update spaces set state = ?2, broken = ?3, intent = ?4 where id = ?1")?
@@ -189,6 +194,16 @@ impl Ledger {
             Ok(())
         })
         .await
+    }
+}
+
+/// The kernel can always be asked about a body that was there before; everything else must be written to be known. A
+/// create above all: what is found to be still `creating` is removed with its data.
+fn sure(was: &State, is: &State) -> Write {
+    match (was, is) {
+        (State::Creating, _) => Write::Hard,
+        (_, State::Active | State::Frozen) => Write::Soft,
+        _ => Write::Hard,
     }
 }
 
@@ -265,4 +280,25 @@ pub(super) fn read(row: &Row<'_>) -> Result<Space, rusqlite::Error> {
         template: from_json(row, 9)?,
         metadata: from_json(row, 10)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_kernel_can_be_asked_about_spares_the_sync() {
+        let cases = [
+            (State::Creating, State::Creating, Write::Hard),
+            (State::Creating, State::Active, Write::Hard),
+            (State::Active, State::Frozen, Write::Soft),
+            (State::Frozen, State::Active, Write::Soft),
+            (State::Waking, State::Active, Write::Soft),
+            (State::Frozen, State::Stopped, Write::Hard),
+            (State::Active, State::Destroying, Write::Hard),
+        ];
+        for (was, is, expected) in cases {
+            assert_eq!(sure(&was, &is), expected, "{was:?} {is:?}");
+        }
+    }
 }
