@@ -11,6 +11,8 @@ use drowse_shared::{
     name::{SpaceName, SpaceRef},
 };
 
+use futures_util::{StreamExt as _, stream};
+
 use super::freeze;
 use crate::{
     door::error::chain,
@@ -27,6 +29,8 @@ use crate::{
 const LIST: Duration = Duration::from_secs(60);
 /// Between two looks at what was left unfinished.
 const SWEEP: Duration = Duration::from_secs(15);
+/// Most spaces of a removed node that are frozen at once.
+const SUSPEND_AT_ONCE: usize = 32;
 /// Longest wait for one removal of leftovers.
 const REMOVAL: Duration = Duration::from_secs(60);
 
@@ -112,8 +116,8 @@ async fn adopt(node: &Node, row: &mut Space, event: Event) -> Result<(), ledger:
         _ => return Ok(()),
     };
     tracing::info!(space = %row.id, name = row.name.as_str(), was = %row.state.word(), is = %state.word(), "reconciled");
-    row.state = state;
-    node.ledger.set_state(row.id, &row.state, intent).await
+    let was = std::mem::replace(&mut row.state, state);
+    node.ledger.set_state(row.id, &was, &row.state, intent).await
 }
 
 /// The ledger was lost: the card brings the row back.
@@ -215,11 +219,14 @@ async fn sweep(node: &Arc<Node>) {
 
 /// Freezes every active space: the fleet removed this node.
 pub async fn suspend(node: &Arc<Node>) {
-    for name in node.ledger.in_state(Word::Active).await.unwrap_or_default() {
+    let names = node.ledger.in_state(Word::Active).await.unwrap_or_default();
+    // Beside each other: a space that is wedged holds up no other.
+    let frozen = stream::iter(names).for_each_concurrent(SUSPEND_AT_ONCE, |name| async move {
         if let Err(error) = freeze::freeze(node, &SpaceRef::Name(name.clone())).await {
             tracing::warn!(name = name.as_str(), %error, "a space of this removed node could not be frozen yet");
         }
-    }
+    });
+    frozen.await;
 }
 
 /// Writes down when spaces were last used.

@@ -1,4 +1,4 @@
-use drowse_node::checkin;
+use drowse_node::{checkin, executor::fake::Fault};
 use drowse_shared::api::{
     Code,
     exec::ExecResult,
@@ -37,6 +37,17 @@ async fn a_removed_node_freezes_its_spaces_and_serves_again_once_readmitted() {
     told(&life, Standing::Member, json!({})).await;
     assert_eq!(life.state("a").await, State::Frozen, "it wakes when it is used");
     assert_eq!(life.exec("a", "echo hi").await.ok::<ExecResult>().stdout, "hi\n");
+}
+
+#[tokio::test]
+async fn a_wedged_space_of_a_removed_node_holds_up_no_other() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    let wedged = life.acquire("a").await.space.id;
+    life.acquire("b").await;
+    ground.machine.on("freeze", Some(wedged), Some(Fault::Hang));
+    told(&life, Standing::Removed, json!({})).await;
+    eventually("the other one freezes", || async { life.state("b").await == State::Frozen }).await;
 }
 
 #[tokio::test]
