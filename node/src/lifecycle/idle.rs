@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use drowse_shared::{id::SpaceId, name::SpaceRef};
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
     node::Node,
@@ -15,20 +15,28 @@ use crate::{
 
 /// Between two looks.
 const TICK: Duration = Duration::from_secs(1);
+/// Most steps under way at once: after a start a thousand spaces may be due together.
+const AT_ONCE: usize = 32;
 /// After a step that failed.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// Looks until the daemon ends.
 pub async fn run(node: Arc<Node>) {
+    let steps = Arc::new(Semaphore::new(AT_ONCE));
     loop {
         drowse_shared::select_biased! {
             () = node.shutdown.stopping() => return,
             () = tokio::time::sleep(TICK) => {}
         }
         for id in node.live.due(Instant::now()) {
+            // The rest is still due at the next look.
+            let Ok(permit) = steps.clone().try_acquire_owned() else { break };
             // In its own task: one space that does not freeze holds up no other.
             let worker = node.clone();
-            node.env.spawn("idle step", async move { step_down(&worker, id).await });
+            node.env.spawn("idle step", async move {
+                let _permit = permit;
+                step_down(&worker, id).await;
+            });
         }
     }
 }

@@ -270,3 +270,18 @@ async fn what_idles_sleeps_step_by_step_and_what_works_does_not() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn many_that_are_due_at_once_step_down_a_few_at_a_time() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    ground.machine.on("freeze", None, Some(Fault::Hang));
+    let policy = json!({ "freezeAfterSeconds": 1, "stopAfterSeconds": null, "hibernateAfterSeconds": null });
+    for n in 0..40 {
+        life.call("acquireSpace", json!({ "name": format!("n{n}"), "policy": policy })).await.ok::<Value>();
+    }
+    eventually("the first ones are under way", || async { ground.machine.calls("freeze") == 32 }).await;
+    // Two more looks of the idle clock.
+    tokio::time::sleep(Duration::from_millis(2200)).await;
+    assert_eq!(ground.machine.calls("freeze"), 32);
+}
