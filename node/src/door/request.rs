@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use axum::{
     body::Body,
     extract::{FromRequest, Request},
@@ -17,6 +19,9 @@ use percent_encoding::percent_decode;
 use serde::de::DeserializeOwned;
 
 use super::expect::pointed;
+
+/// Longest wait for a body that is read whole.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The body of a JSON verb, whatever its content type says.
 pub(super) struct Json<T>(pub(super) T);
@@ -61,7 +66,12 @@ async fn whole(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Byte
         drain(body).await;
         return Err(too_large());
     }
-    match Limited::new(&mut body, limit).collect().await {
+    let collected = tokio::time::timeout(PATIENCE, Limited::new(&mut body, limit).collect()).await;
+    let late = || {
+        let message = format!("the body did not arrive within {} s", PATIENCE.as_secs());
+        Error::new(Code::InvalidRequest, message)
+    };
+    match collected.map_err(|_| late())? {
         Ok(whole) => Ok(whole.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
             drain(body).await;
@@ -134,6 +144,13 @@ pub(super) fn query(text: Option<&str>) -> impl Iterator<Item = (Vec<u8>, Vec<u8
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_never_comes_is_not_waited_for() {
+        let never = Body::from_stream(futures_util::stream::pending::<Result<Bytes, std::io::Error>>());
+        let error = whole(&HeaderMap::new(), never, 1000).await.expect_err("refused");
+        assert!(error.message.contains("within 60 s"), "{error}");
+    }
 
     #[test]
     fn a_query_reaches_every_byte() {
