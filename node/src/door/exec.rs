@@ -18,6 +18,8 @@ use crate::{
 };
 
 const VERB: &str = "execCommand";
+/// What makes a word of a shell more than it looks.
+const QUOTES: [char; 5] = ['"', '\'', '\\', '$', '`'];
 
 /// Runs a command. A client that leaves drops this future, and with it the connection that keeps the command alive.
 pub(super) async fn exec(
@@ -71,12 +73,16 @@ fn result(outcome: Outcome, wish: &ExecCommand) -> ExecResult {
     }
 }
 
-/// The program alone: arguments may carry secrets, and so may what is assigned before it.
+/// The program alone: arguments may carry secrets, and so may what is assigned before it. Where an assignment ends is the
+/// shell's to say once it is quoted.
 fn shown(wish: &ExecCommand) -> String {
-    let mut words = wish.command.as_deref().unwrap_or_default().split_whitespace();
+    let words = wish.command.as_deref().unwrap_or_default().split_whitespace();
     let program = match wish.argv.as_deref() {
         Some([program, ..]) => program,
-        _ => words.find(|word| !word.contains('=')).unwrap_or("bash"),
+        _ => {
+            let mut rest = words.skip_while(|word| word.contains('=') && !word.contains(QUOTES));
+            rest.next().filter(|word| !word.contains(QUOTES)).unwrap_or("bash")
+        }
     };
     program.rsplit('/').next().unwrap_or(program).chars().take(32).collect()
 }
@@ -93,6 +99,10 @@ mod tests {
             (r#"{"name":"a","command":"TOKEN=secret /usr/bin/curl -u x:secret"}"#, "curl"),
             (r#"{"name":"a","argv":["/opt/bin/tool","--key=secret"]}"#, "tool"),
             (r#"{"name":"a","command":"A=secret"}"#, "bash"),
+            (r#"{"name":"a","command":"A='a secret' make"}"#, "bash"),
+            (r#"{"name":"a","command":"A=1 B=\"a secret\" make"}"#, "bash"),
+            (r#"{"name":"a","command":"A=$(echo secret) make"}"#, "bash"),
+            (r#"{"name":"a","command":"'secret' x"}"#, "bash"),
         ];
         for (body, expected) in cases {
             assert_eq!(shown(&parse(body.as_bytes()).expect("valid")), expected, "{body}");
