@@ -99,7 +99,7 @@ pub enum Error {
     #[error("the executor cannot be used")]
     Executor(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The address.
-    #[error("DROWSE_NODE_LISTEN {address} cannot be listened on")]
+    #[error("{address} cannot be listened on; set DROWSE_NODE_LISTEN to a free address of this machine")]
     Listen {
         /// Which.
         address: String,
@@ -182,6 +182,10 @@ async fn serve_until_told(
     early: Option<Box<dyn Accept>>,
     left: reconcile::Leftovers,
 ) -> Result<(), Error> {
+    if early.is_none() {
+        // A node that could not listen later must not become one of the fleet first.
+        drop(bind(&node.env, &node.config).await?);
+    }
     for gateway in node.config.gateways.clone() {
         let worker = node.clone();
         node.env.spawn("check-in", checkin::run(worker, gateway));
