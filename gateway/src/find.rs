@@ -218,7 +218,7 @@ impl Finder {
     }
 
     async fn ask_one(&self, peer: &Peer, space: &SpaceRef, intent: Intent, ticket: Option<Ticket>) -> Answer {
-        let lookup = Lookup { space: space.clone(), intent, ticket };
+        let lookup = Lookup { space: space.clone(), intent, ticket, ledger_id: Some(peer.ledger) };
         let asked = tokio::time::timeout(self.limits.deadline, async {
             let Ok(_permit) = self.lookups.acquire().await else {
                 return Answer::Silent("shutting down".to_owned());

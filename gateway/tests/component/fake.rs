@@ -210,15 +210,18 @@ impl Fake {
     }
 }
 
-async fn lookup(State(node): State<Arc<Fake>>, Json(ask): Json<Lookup>) -> Json<LookupAnswer> {
+async fn lookup(State(node): State<Arc<Fake>>, Json(ask): Json<Lookup>) -> Result<Json<LookupAnswer>, Error> {
     node.calls.lock().unwrap().push(format!("lookup {:?}", ask.intent));
     let delay = node.knobs.lock().unwrap().lookup_delay;
     tokio::time::sleep(delay).await;
-    Json(match node.find(&ask.space) {
+    Ok(Json(match node.find(&ask.space) {
         Some((name, id)) => serde_json::from_value(
             json!({ "answer": "yes", "id": id, "name": name, "state": "active", "epoch": 1, "holding": "home" }),
         )
         .unwrap(),
+        None if ask.ledger_id.is_some_and(|asked| asked != node.ledger) => {
+            return Err(Error::new(Code::NodeTwin, "another ledger has this address now"));
+        }
         None if ask.ticket.is_some() => {
             let newest = node.tickets.lock().unwrap().get(&ask.space.to_string()).copied();
             LookupAnswer::No { ticket: newest.filter(|newest| Some(*newest) == ask.ticket) }
@@ -229,7 +232,7 @@ async fn lookup(State(node): State<Arc<Fake>>, Json(ask): Json<Lookup>) -> Json<
             LookupAnswer::No { ticket: Some(ticket) }
         }
         None => LookupAnswer::No { ticket: None },
-    })
+    }))
 }
 
 async fn report(State(node): State<Arc<Fake>>, Json(ask): Json<Value>) -> Json<CheckIn> {

@@ -118,6 +118,20 @@ async fn one_daemon_under_two_ids_is_a_conflict_that_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_took_over_an_address_does_not_answer_for_the_node_before() {
+    let fleet = Fleet::start(1).await;
+    let mut before = fleet.nodes[0].says();
+    before.node_id = "node-9".parse().unwrap();
+    before.ledger_id = drowse_shared::id::LedgerId::mint(&fleet.env);
+    assert_eq!(fleet.call("checkIn", serde_json::to_value(&before).unwrap()).await.status, 200);
+    for verb in ["getSpace", "acquireSpace", "destroySpace"] {
+        let answer = fleet.call(verb, json!({ "name": "held-by-node-9" })).await;
+        answer.is(503, "node_silent").says("node-9").says("another ledger").says("removeNode");
+    }
+    assert_eq!(fleet.built(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reads_of_one_unknown_name_share_a_round() {
     let fleet = Fleet::start(1).await;
     fleet.nodes[0].hold("popular");

@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use axum::extract::State;
 use drowse_shared::{
     api::{
-        Error,
+        Code, Error,
         nodes::{CheckIn, Intent, Lookup, LookupAnswer, Report},
     },
     id::Ticket,
@@ -24,6 +24,15 @@ pub(super) async fn lookup(
 ) -> Result<axum::Json<LookupAnswer>, Error> {
     if let Some(row) = node.ledger.find(&asked.space).await.map_err(error::ledger)? {
         return Ok(axum::Json(LookupAnswer::Yes(row.held())));
+    }
+    // Another node had this address before, and may hold the space.
+    if let Some(asked) = asked.ledger_id.filter(|asked| *asked != node.ledger_id) {
+        let message = format!(
+            "the ledger {asked} is not here: node {}, the ledger {}, has its address now; removeNode the other one, or \
+             give it an address of its own",
+            node.config.node_id, node.ledger_id
+        );
+        return Err(Error::new(Code::NodeTwin, message));
     }
     let SpaceRef::Name(name) = &asked.space else { return Ok(axum::Json(LookupAnswer::No { ticket: None })) };
     let _slot = node.slot(name, PATIENCE).await?;

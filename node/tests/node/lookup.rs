@@ -106,3 +106,21 @@ async fn what_the_sender_expects_is_checked_before_the_body() {
     >());
     life.send(request.body(endless).expect("a request")).await.refused(&Code::NotMine);
 }
+
+#[tokio::test]
+async fn whoever_took_over_an_address_gives_no_no_for_the_one_before() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    let before = "0190f0c2a4b87c3d9e0f112233445566";
+    let asked = async |space: &str, ledger: &str| {
+        life.call("lookup", json!({ "space": space, "intent": "create", "ledgerId": ledger })).await
+    };
+    let error = asked("a", before).await.refused(&Code::NodeTwin);
+    let mine = life.node.ledger_id.to_string();
+    for part in [before, &mine, "removeNode"] {
+        assert!(error.message.contains(part), "{error}");
+    }
+    assert!(asked("a", &mine).await.ok::<Value>()["ticket"].is_string());
+    life.acquire("a").await;
+    assert_eq!(asked("a", before).await.ok::<Value>()["answer"], "yes", "two who say yes are a conflict");
+}

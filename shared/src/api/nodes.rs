@@ -259,6 +259,9 @@ pub struct Lookup {
     /// Asks again, with the ticket of the first time: the "no" repeats it while nobody else has asked since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ticket: Option<Ticket>,
+    /// Whom it asks. Whoever answers at that address now and is somebody else has no "no" to give.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ledger_id: Option<LedgerId>,
 }
 
 /// What `lookup` answers.
