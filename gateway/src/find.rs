@@ -175,12 +175,25 @@ impl Finder {
         };
         // The flight is flown by a task: the caller that began it may leave.
         let task = {
-            let env = self.env.clone();
-            async move { env.finish("lookup", flight).await.unwrap_or_default() }
+            let (finder, about) = (self.clone(), space.clone());
+            async move {
+                let said = finder.env.finish("lookup", flight).await;
+                said.unwrap_or_else(|| {
+                    // Nobody is known to have said anything, which is not "no".
+                    finder.flights().remove(&about);
+                    Arc::new(finder.silence())
+                })
+            }
         };
         let flight = task.boxed().shared();
         flights.insert(space.clone(), flight.clone());
         (flight, false)
+    }
+
+    /// What is known when a round was cut: nobody has answered.
+    fn silence(&self) -> Vec<Said> {
+        let silent = |peer| Said { peer, answer: Answer::Silent("the question to it was cut".to_owned()) };
+        self.fleet.asked().into_iter().map(silent).collect()
     }
 
     /// Asks every node, to create the space if all say no. Inside the name's slot.

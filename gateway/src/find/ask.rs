@@ -22,12 +22,8 @@ impl Finder {
     pub(super) async fn round(self: &Arc<Self>, space: &SpaceRef, intent: Intent, all: bool) -> Vec<Said> {
         let (decide, decided) = oneshot::channel();
         self.env.spawn("lookups", self.clone().listen(space.clone(), intent, all, decide));
-        decided.await.unwrap_or_else(|_| {
-            // The process is going down; nobody has answered.
-            let silent =
-                |peer| Said { peer, answer: Answer::Silent("the gateway is shutting down".to_owned()) };
-            self.fleet.asked().into_iter().map(silent).collect()
-        })
+        // Else the process is going down.
+        decided.await.unwrap_or_else(|_| self.silence())
     }
 
     async fn listen(
