@@ -80,7 +80,8 @@ fn streamed_space(parts: &Parts) -> Result<Option<SpaceRef>, Error> {
     if !matches!(parts.uri.path(), "/readFile" | "/writeFile") {
         return Ok(None);
     }
-    let query = parts.uri.query().unwrap_or("");
+    // Without a query the body is JSON and names the space, as the node reads it.
+    let Some(query) = parts.uri.query().filter(|query| !query.is_empty()) else { return Ok(None) };
     let field = |name: &str| {
         query.split('&').find_map(|pair| match pair.split_once('=') {
             Some((key, value)) => (key == name).then_some(value),
@@ -242,6 +243,8 @@ mod tests {
             ("/writeFile?path=/x", Some("a+b"), Ok(Some("a+b"))),
             ("/writeFile?space=a&path=/x", Some("b"), Ok(Some("a"))),
             ("/readFile", None, Ok(None)),
+            ("/readFile", Some("another"), Ok(None)),
+            ("/writeFile?", Some("another"), Ok(None)),
             ("/execCommand?space=a", None, Ok(None)),
             ("/readFile?path=/x", None, Err("names its space")),
             ("/readFile?space=&path=/x", None, Err("1 to 128 characters")),
