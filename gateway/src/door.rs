@@ -92,10 +92,13 @@ async fn metrics(State(gateway): State<Arc<Gateway>>) -> Result<Response, Error>
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 
-async fn wrong_method(request: Request) -> Error {
+async fn wrong_method(request: Request) -> Response {
     let path = request.uri().path();
     let wants = if matches!(path, "/healthz" | "/metrics") { "GET" } else { "POST" };
-    Error::new(Code::MethodNotAllowed, format!("{path} wants {wants}, this was {}", request.method()))
+    let message = format!("{path} wants {wants}, this was {}", request.method());
+    let mut response = Error::new(Code::MethodNotAllowed, message).into_response();
+    response.headers_mut().insert(header::ALLOW, http::HeaderValue::from_static(wants));
+    response
 }
 
 async fn unknown(request: Request) -> Error {

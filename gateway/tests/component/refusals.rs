@@ -51,7 +51,9 @@ async fn credentials_methods_and_public_faces() {
     send("POST", "checkIn", None).await.is(401, "unauthenticated");
     send("GET", "metrics", None).await.is(401, "unauthenticated");
     let token = "0123456789abcdef0123456789abcdef";
-    send("GET", "getSpace", Some(token)).await.is(405, "method_not_allowed").says("wants POST");
+    let wrong = send("GET", "getSpace", Some(token)).await;
+    wrong.is(405, "method_not_allowed").says("wants POST");
+    assert_eq!(wrong.headers["allow"], "POST");
     let health = send("GET", "healthz", None).await;
     assert_eq!((health.status, &health.body["status"]), (200, &json!("ok")));
     fleet.acquire("counted").await;
