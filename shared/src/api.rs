@@ -35,8 +35,9 @@ where
 {
     // Verbs without a required field accept no body at all.
     let body = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
-    let request: T = serde_json::from_slice(body)
-        .map_err(|e| Error::new(Code::InvalidRequest, format!("the body is not a valid request: {}", quiet(&e))))?;
+    let request: T = serde_json::from_slice(body).map_err(|e| {
+        Error::new(Code::InvalidRequest, format!("the body is not a valid request: {}", quiet(&e)))
+    })?;
     request.validate().map_err(|report| {
         let rules: Vec<String> =
             report.iter().map(|(path, error)| format!("{}: {error}", camel(&path.to_string()))).collect();
