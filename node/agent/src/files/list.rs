@@ -1,5 +1,6 @@
+use std::ffi::OsString;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::entry::Entry;
 use crate::connect::{Code, Error};
@@ -7,6 +8,8 @@ use crate::users::Names;
 
 /// Entries one answer may hold.
 const ENTRIES_MAX: usize = 100_000;
+/// How long one answer may be: it is made in memory that is charged to the space, beside its whole workload.
+const ANSWER_BYTES_MAX: usize = 32 << 20;
 
 /// Lists `directory` down to `depth` levels: each directory before what is in it, names sorted byte by byte.
 ///
@@ -18,17 +21,24 @@ pub(super) fn list(directory: &Path, depth: u32, names: &Names) -> Result<Vec<u8
         return Err(Error::new(Code::InvalidArgument, words));
     }
     let mut walk = Walk { json: br#"{"entries":["#.to_vec(), count: 0, names };
-    // What is still to be described, the next last.
-    let mut stack = children(directory, 1).map_err(|error| refuse(&error))?;
-    while let Some((path, level)) = stack.pop() {
-        if !walk.add(&path)? {
+    // Directories under way, the innermost last. Only names are kept: paths can be sixteen times as long.
+    let mut levels = vec![children(directory).map_err(|error| refuse(&error))?];
+    let mut path = directory.to_owned();
+    while let Some(level) = levels.last_mut() {
+        let Some(name) = level.pop() else {
+            levels.pop();
+            path.pop();
             continue;
-        }
-        if level < depth.max(1) && std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
+        };
+        path.push(name);
+        let deeper = levels.len() < depth.max(1) as usize;
+        if walk.add(&path)? && deeper && std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
             // Unreadable directories are listed, but not what is in them.
-            stack.extend(children(&path, level + 1).unwrap_or_default());
+            levels.push(children(&path).unwrap_or_default());
+        } else {
+            path.pop();
         }
-        if stack.len() > ENTRIES_MAX {
+        if levels.iter().map(Vec::len).sum::<usize>() > ENTRIES_MAX {
             return Err(too_many());
         }
     }
@@ -37,21 +47,22 @@ pub(super) fn list(directory: &Path, depth: u32, names: &Names) -> Result<Vec<u8
 }
 
 fn too_many() -> Error {
-    let words = format!("more than {ENTRIES_MAX} entries: list a smaller directory or less deep");
+    let words =
+        format!("more than {ENTRIES_MAX} entries, or too long names: list a smaller directory or less deep");
     Error::new(Code::ResourceExhausted, words)
 }
 
-/// What is in a directory, in reverse order.
-fn children(directory: &Path, level: u32) -> io::Result<Vec<(PathBuf, u32)>> {
-    let mut paths = Vec::new();
+/// Names in a directory, in reverse order.
+fn children(directory: &Path) -> io::Result<Vec<OsString>> {
+    let mut names = Vec::new();
     for entry in std::fs::read_dir(directory)? {
-        paths.push((entry?.path(), level));
-        if paths.len() > ENTRIES_MAX {
+        names.push(entry?.file_name());
+        if names.len() > ENTRIES_MAX {
             break;
         }
     }
-    paths.sort_unstable_by(|(first, _), (second, _)| second.file_name().cmp(&first.file_name()));
-    Ok(paths)
+    names.sort_unstable_by(|first, second| second.cmp(first));
+    Ok(names)
 }
 
 struct Walk<'a> {
@@ -69,7 +80,7 @@ impl Walk<'_> {
             Err(error) => return Err(Error::from_io(&path.display().to_string(), &error)),
         };
         self.count += 1;
-        if self.count > ENTRIES_MAX {
+        if self.count > ENTRIES_MAX || self.json.len() > ANSWER_BYTES_MAX {
             return Err(too_many());
         }
         if self.count > 1 {

@@ -283,6 +283,21 @@ fn entries_are_described_as_the_protocol_says() {
 }
 
 #[test]
+fn a_list_of_long_paths_is_refused_before_it_fills_the_memory() {
+    let agent = Agent::start();
+    let mut directory = agent.directory().to_owned();
+    while directory.as_os_str().len() < 3_600 {
+        directory.push("d".repeat(200));
+    }
+    std::fs::create_dir_all(&directory).unwrap();
+    for number in 0..9_000 {
+        std::fs::write(directory.join(format!("{number:0200}")), "").unwrap();
+    }
+    let (status, list) = call(&agent, "ListDir", &json!({"path": directory}));
+    assert_eq!((status, list["code"].as_str()), (429, Some("resource_exhausted")), "{}", list["message"]);
+}
+
+#[test]
 fn entries_are_made_moved_and_removed() {
     let agent = Agent::start();
     let directory = agent.directory();
