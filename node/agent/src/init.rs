@@ -24,7 +24,7 @@ const LISTENER_FD: i32 = 3;
 const FILE_THREADS_MAX: usize = 4;
 const THREAD_STACK_BYTES: usize = 256 * 1024;
 const THREAD_KEEP: Duration = Duration::from_secs(2);
-const CONNECTIONS_MAX: usize = 256;
+const CONNECTIONS_MAX: usize = 512;
 const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
 /// How long commands may take to end at SIGTERM, and the kernel at SIGKILL.
 const TERM_WAIT: Duration = Duration::from_secs(2);

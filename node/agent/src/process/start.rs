@@ -58,6 +58,7 @@ pub(crate) async fn start(
         return Err(Error::new(Code::Unimplemented, "this agent opens no terminals yet: start without pty"));
     }
     table.admit()?;
+    let place = table.open_stream().await?;
     let user = connect::caller(headers)?;
     let config = request.process.filter(|process| !process.cmd.is_empty());
     let config = config.ok_or_else(|| Error::new(Code::InvalidArgument, "process.cmd is missing"))?;
@@ -80,7 +81,7 @@ pub(crate) async fn start(
     let (ready, told) = oneshot::channel();
     tokio::task::spawn_local(birth.attend(spawned, ready));
     match tokio::time::timeout(START_WAIT, told).await {
-        Ok(Ok(outcome)) => Ok(connect::stream_response(Body::Events(Box::new(outcome?)))),
+        Ok(Ok(outcome)) => Ok(connect::stream_response(Body::Events(Box::new(outcome?.in_place(place))))),
         Ok(Err(_)) => Err(Error::new(Code::Internal, "the start was given up")),
         Err(_) => Err(Error::new(Code::DeadlineExceeded, "the space starts no process: is it frozen?")),
     }
@@ -96,7 +97,8 @@ pub(crate) async fn join(
     wishes.kill_on_leave = false;
     let request: ConnectRequest = connect::stream_request(body).await?;
     let process = table.find(request.process.as_ref())?;
-    let stream = EventStream::new(process, Rc::clone(table), &wishes);
+    let place = table.open_stream().await?;
+    let stream = EventStream::new(process, Rc::clone(table), &wishes).in_place(place);
     Ok(connect::stream_response(Body::Events(Box::new(stream))))
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::output::Item;
@@ -59,6 +59,8 @@ pub(crate) struct EventStream {
     kill_on_leave: bool,
     /// The last envelope was given out.
     finished: bool,
+    /// Its connection's place among all.
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl EventStream {
@@ -89,7 +91,14 @@ impl EventStream {
             deadline: wishes.deadline.map(|deadline| Box::pin(sleep(deadline))),
             kill_on_leave: wishes.kill_on_leave,
             finished: false,
+            _place: None,
         }
+    }
+
+    /// Keeps a place for as long as it lasts.
+    pub(crate) fn in_place(mut self, place: OwnedSemaphorePermit) -> Self {
+        self._place = Some(place);
+        self
     }
 
     /// The next piece of the body.

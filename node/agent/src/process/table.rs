@@ -2,6 +2,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -12,6 +13,10 @@ use crate::launcher::control::Control;
 
 /// Commands that run at once.
 const RUNNING_MAX: usize = 1024;
+/// Streams that are open at once: each holds a connection, and many must be left for files, signals and who waits.
+const STREAMS_MAX: usize = 256;
+/// How long one more may wait for another's end.
+const STREAM_WAIT: Duration = Duration::from_secs(5);
 /// Ended commands that are remembered.
 const RECORDS_MAX: usize = 64;
 /// Pipes of ended commands that background children still hold.
@@ -35,6 +40,7 @@ pub(crate) struct Table {
     /// Pid 1's hold on the launcher.
     pub(crate) control: Rc<Control>,
     lingering: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
     running: RefCell<BTreeMap<i32, Rc<Process>>>,
     records: RefCell<VecDeque<Rc<Process>>>,
 }
@@ -45,6 +51,7 @@ impl Table {
         Rc::new(Self {
             control,
             lingering: Arc::new(Semaphore::new(LINGERING_MAX)),
+            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             running: RefCell::default(),
             records: RefCell::default(),
         })
@@ -56,6 +63,17 @@ impl Table {
             return Ok(());
         }
         Err(Error::new(Code::ResourceExhausted, format!("{RUNNING_MAX} commands are running already")))
+    }
+
+    /// A place for one more stream: it holds a connection. A burst waits a little for one; beyond that it is told, for
+    /// whoever waited in the queue of the socket would keep files and signals waiting too.
+    pub(crate) async fn open_stream(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let place = Arc::clone(&self.streams).acquire_owned();
+        if let Ok(Ok(place)) = tokio::time::timeout(STREAM_WAIT, place).await {
+            return Ok(place);
+        }
+        let words = format!("{STREAMS_MAX} commands are being waited for already: wait for one, or detach");
+        Err(Error::new(Code::ResourceExhausted, words))
     }
 
     /// A command runs.

@@ -106,6 +106,24 @@ fn a_background_child_does_not_hold_the_end_and_keeps_its_pipe() {
 }
 
 #[test]
+fn however_many_commands_are_waited_for_the_agent_answers() {
+    let agent = Agent::start();
+    let mut waited: Vec<_> = (0..256).map(|_| agent.shell("exec sleep 60", &[])).collect();
+    for events in &mut waited {
+        events.pid();
+    }
+    // One more is told, in time; everything else goes on meanwhile.
+    let (code, listed) = std::thread::scope(|scope| {
+        let more = scope.spawn(|| agent.run("true").error["code"].clone());
+        let (status, listed) = agent.unary("process.Process/List", &json!({}));
+        (more.join().expect("told"), (status, listed["processes"].as_array().map(Vec::len)))
+    });
+    assert_eq!((code, listed), (json!("resource_exhausted"), (200, Some(256))));
+    drop(waited.remove(0));
+    assert_eq!(agent.run("echo well").text(), "well\n");
+}
+
+#[test]
 fn what_is_missing_is_named() {
     let agent = Agent::start();
     let start =
