@@ -321,12 +321,13 @@ impl State {
         self.kept = kept;
     }
 
-    /// The newest roster and whom it must be shown: live nodes that do not echo it, and nodes not heard yet.
+    /// The newest roster and whom it must be shown: live nodes that do not echo it, and nodes not heard yet. While it is
+    /// being learned there is none to show; who was heard has said what it knows.
     pub(super) fn to_tell(&self) -> (Option<Roster>, Vec<Peer>) {
         let version = self.version().unwrap_or(0);
         let stale = |node: &&RosterNode| match self.heard.get(&node.ledger_id) {
             None => true,
-            Some(heard) => heard.age().is_live() && heard.echoed < version,
+            Some(heard) => !self.learning && heard.age().is_live() && heard.echoed < version,
         };
         let peers =
             self.members().filter(stale).map(|n| self.seen(n.ledger_id, &n.id, &n.endpoint)).collect();

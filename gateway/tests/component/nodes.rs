@@ -70,6 +70,23 @@ async fn a_lost_database_does_not_forget_a_node_that_is_dead() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_that_learns_does_not_ask_again_and_again() {
+    let fleet = Fleet::with(|_| {}).await;
+    let slow = Duration::from_secs(5);
+    let (a, b) = (Fake::start(&fleet.env, "a", slow).await, Fake::start(&fleet.env, "b", slow).await);
+    let dead = Fake::start(&fleet.env, "dead", slow).await;
+    let fleet_id = FleetId::mint(&fleet.env);
+    *a.roster.lock().unwrap() = Some(roster(fleet_id, 7, &[&*a, &*b, &*dead]));
+    *b.roster.lock().unwrap() = Some(roster(fleet_id, 6, &[&*a, &*b]));
+    dead.die().await;
+    fleet.check_in(&a).await;
+    fleet.check_in(&b).await;
+    // Nothing to wait for: it must not happen.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(b.count("report") < 5, "asked {} times", b.count("report"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_nobody_knows_is_founded_after_two_intervals() {
     let mut fleet = Fleet::with(|_| {}).await;
     let a = Fake::start(&fleet.env, "a", SHORT).await;
