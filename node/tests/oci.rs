@@ -5,6 +5,9 @@
 /// Daemons that come back over the bodies of their former life.
 #[path = "oci/crash.rs"]
 mod crash;
+/// What a space can take from others.
+#[path = "oci/hostile.rs"]
+mod hostile;
 /// A machine of its own for each test.
 #[path = "oci/machine.rs"]
 mod machine;

@@ -242,6 +242,21 @@ impl Machine {
         text.lines().map(|line| line.parse().expect("a pid")).collect()
     }
 
+    /// Processor time of a space as a whole: how much of which period.
+    pub(crate) fn processor_ceiling(&self, id: SpaceId) -> (f64, f64) {
+        let dir = format!("{}/{}/{id}", self.config.cgroup_parent, self.oci.instance());
+        let read = |path: Utf8PathBuf| std::fs::read_to_string(path).ok();
+        let trees =
+            ["cpu", "cpu,cpuacct", ""].map(|tree| Utf8Path::new("/sys/fs/cgroup").join(tree).join(&dir));
+        let texts = trees.iter().find_map(|dir| {
+            let old = read(dir.join("cpu.cfs_quota_us")).zip(read(dir.join("cpu.cfs_period_us")));
+            old.map(|(quota, period)| format!("{quota} {period}")).or_else(|| read(dir.join("cpu.max")))
+        });
+        let texts = texts.expect("a ceiling");
+        let mut numbers = texts.split_whitespace().map(|number| number.parse().unwrap_or(f64::NEG_INFINITY));
+        (numbers.next().expect("a quota"), numbers.next().expect("a period"))
+    }
+
     /// Host uid of the one process of this name in a space.
     pub(crate) async fn owner_of_command(&self, id: SpaceId, name: &str) -> u32 {
         let find = || {

@@ -2,7 +2,13 @@ use camino::Utf8Path;
 use drowse_shared::{api::spaces::Spec, name::SpaceName};
 use serde_json::{Value, json};
 
-use super::{super::Card, paths::Body, seccomp, userns::RANGE_USERS};
+use super::{
+    super::Card,
+    cgroup::{CPU_PERIOD_US, quota_us},
+    paths::Body,
+    seccomp,
+    userns::RANGE_USERS,
+};
 
 /// What root inside keeps: the customary set of containers, nothing that reaches the host.
 const CAPABILITIES: [&str; 14] = [
@@ -41,10 +47,10 @@ const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys",
 const AGENTS: &str = "/.drowse";
 /// Where the disk's home directory is inside.
 const HOME: &str = "/home/user";
-/// One period of the processor quota.
-const CPU_PERIOD_US: u64 = 100_000;
 /// The most open files a process inside may have.
 const OPEN_FILES_MAX: u64 = 65_536;
+/// The most terminals of a space: the kernel has 4,096 for everybody.
+const TERMINALS_MAX: u32 = 256;
 
 /// What a container is made from.
 pub(super) struct Bundle<'a> {
@@ -107,6 +113,7 @@ impl Bundle<'_> {
 
     fn mounts(&self) -> Value {
         let shared_memory = format!("size={}", self.card.spec.memory_bytes / 2);
+        let terminals = format!("max={TERMINALS_MAX}");
         let pseudo = |to: &str, kind: &str, options: &[&str]| json!({"destination": to, "type": kind, "source": kind, "options": options});
         let bind = |to: &str, from: &Utf8Path, options: &[&str]| json!({"destination": to, "type": "bind", "source": from, "options": options});
         let mut mounts = vec![
@@ -115,7 +122,7 @@ impl Bundle<'_> {
             pseudo(
                 "/dev/pts",
                 "devpts",
-                &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
+                &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5", &terminals],
             ),
             pseudo("/dev/shm", "tmpfs", &["nosuid", "noexec", "nodev", "mode=1777", &shared_memory]),
             pseudo("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
@@ -133,17 +140,11 @@ impl Bundle<'_> {
 
 /// Limits of the workload. The ceiling over it and the agent is ours, not the runtime's.
 fn resources(spec: &Spec) -> Value {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_precision_loss,
-        reason = "at most 512 cores, validated: the product is far below 2^53"
-    )]
-    let quota = (spec.cpus * CPU_PERIOD_US as f64) as i64;
     json!({
         "devices": [{"allow": false, "access": "rwm"}],
         "memory": {"limit": spec.memory_bytes},
         "pids": {"limit": spec.pids},
-        "cpu": {"quota": quota, "period": CPU_PERIOD_US},
+        "cpu": {"quota": quota_us(spec.cpus), "period": CPU_PERIOD_US},
     })
 }
 

@@ -21,6 +21,10 @@ use warmth::{Warm, Warmth};
 /// What pid 1 of a space may use beside the workload: an upload or a pipe buffer must not count against the spec.
 const AGENT_MEMORY_BYTES: u64 = 64 << 20;
 const AGENT_PIDS: u64 = 64;
+/// Carrying output and reaping orphans is work that commands cause: without a ceiling it would be theirs for nothing.
+const AGENT_CPUS: f64 = 0.5;
+/// One period of a processor quota.
+pub(super) const CPU_PERIOD_US: u64 = 100_000;
 /// Controllers a space needs on a version 2 tree.
 const V2_CONTROLLERS: [&str; 5] = ["cpu", "memory", "pids", "io", "cpuset"];
 /// A version 1 freezer that meets a process in the middle of vfork stays FREEZING for ever unless it is told again.
@@ -114,6 +118,15 @@ impl Cgroups {
             if tree.controllers.iter().any(|c| c == "cpuset") && tree.version == Version::V1 {
                 for level in above.iter().skip(1).chain([&work, &agent]) {
                     inherit_cpuset(level)?;
+                }
+            }
+            if tree.controllers.iter().any(|c| c == "cpu") {
+                let quota = quota_us(spec.cpus + AGENT_CPUS);
+                if tree.version == Version::V1 {
+                    write(&dir.join("cpu.cfs_period_us"), &CPU_PERIOD_US.to_string())?;
+                    write(&dir.join("cpu.cfs_quota_us"), &quota.to_string())?;
+                } else {
+                    write(&dir.join("cpu.max"), &format!("{quota} {CPU_PERIOD_US}"))?;
                 }
             }
             let memory = (spec.memory_bytes + AGENT_MEMORY_BYTES).to_string();
@@ -262,6 +275,17 @@ impl Cgroups {
             }
         }
     }
+}
+
+/// Processor time that so many cores have in one period.
+pub(super) fn quota_us(cpus: f64) -> i64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        reason = "at most 512 cores, validated: the product is far below 2^53"
+    )]
+    let quota = (cpus * CPU_PERIOD_US as f64) as i64;
+    quota
 }
 
 fn make_dir(dir: &Utf8Path) -> io::Result<()> {
