@@ -2,6 +2,8 @@ use std::process::ExitCode;
 
 use drowse_shared::api::{Code, Error};
 
+use crate::output::plain;
+
 /// The exit code of the whole command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Exit(pub(crate) u8);
@@ -91,6 +93,15 @@ impl Failure {
         self.wire.as_ref().map(|error| &error.code)
     }
 
+    /// For a person. Names of files inside a space may be in it, and whoever owns the space chose them.
+    fn text(&self) -> String {
+        let mut text = format!("error: {}\n", plain(&self.message));
+        for line in self.hint.iter().flat_map(|hint| hint.lines()) {
+            text.push_str(&format!("       {}\n", plain(line)));
+        }
+        text
+    }
+
     /// Says it on standard error, as a sentence or as one line of JSON.
     pub(crate) fn report(self, json: bool) -> Exit {
         if json {
@@ -100,10 +111,7 @@ impl Failure {
             };
             eprintln!("{body}");
         } else {
-            eprintln!("error: {}", self.message);
-            for line in self.hint.iter().flat_map(|hint| hint.lines()) {
-                eprintln!("       {line}");
-            }
+            eprint!("{}", self.text());
         }
         self.exit
     }
@@ -165,6 +173,17 @@ fn nodes(error: &Error) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_space_calls_its_files_cannot_reach_the_terminal() {
+        let named =
+            Error::new(Code::PermissionDenied, "/home/user/\x1b]0;mine\x07\nerror: Permission denied");
+        let failure = Failure::answered(named).hint("one\ntwo \x1b[2J");
+        assert_eq!(
+            failure.text(),
+            "error: /home/user/\u{fffd}]0;mine\u{fffd}\u{fffd}error: Permission denied\n       one\n       two \u{fffd}[2J\n"
+        );
+    }
 
     #[test]
     fn the_next_step_is_named_once() {
