@@ -29,6 +29,8 @@ pub mod spaces;
 /// The setting that names the directory.
 pub const VARIABLE: &str = "DROWSE_STATE";
 
+/// Longest wait of a write for the ones before it.
+const TURN: Duration = Duration::from_secs(30);
 /// How long the lock may be held by what a killed daemon left.
 const LOCK: Duration = Duration::from_secs(1);
 /// Between two tries.
@@ -128,6 +130,9 @@ impl Write {
 pub struct Ledger {
     db: db::Db,
     ballast: Option<Ballast>,
+    /// One write at a time, first come first served: SQLite itself lets writers wait by sleeping, and each that does keeps
+    /// a connection from a reader.
+    turn: Arc<tokio::sync::Mutex<()>>,
     _lock: Option<Arc<lock::SingleWriter>>,
 }
 
@@ -145,7 +150,7 @@ impl Ledger {
         match database {
             Database::Open(connection) => {
                 let db = db::Db::over(env, connection, &migrations::all())?;
-                Ok(Self { db, ballast: None, _lock: None })
+                Ok(Self { db, ballast: None, turn: Arc::default(), _lock: None })
             }
             Database::File => {
                 let path = state.join("ledger.db");
@@ -159,7 +164,7 @@ impl Ledger {
                     opened => opened?,
                 };
                 ballast.restore().await;
-                Ok(Self { db, ballast: Some(ballast), _lock: Some(Arc::new(lock)) })
+                Ok(Self { db, ballast: Some(ballast), turn: Arc::default(), _lock: Some(Arc::new(lock)) })
             }
         }
     }
@@ -201,6 +206,8 @@ impl Ledger {
         sure: Write,
         work: impl Fn(&Connection) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<T, db::Error> {
+        let turn = tokio::time::timeout(TURN, self.turn.lock()).await;
+        let _turn = turn.map_err(|_| db::Error::Busy(TURN))?;
         self.db
             .run(move |connection| {
                 if !sure.syncs() {
@@ -256,4 +263,40 @@ fn may_be_full(error: &db::Error) -> bool {
         rusqlite::Error::SqliteFailure(e, _)
             if matches!(e.code, rusqlite::ErrorCode::DiskFull | rusqlite::ErrorCode::SystemIoFailure)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError, mpsc};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_read_does_not_wait_for_the_writes_that_wait() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let state = camino::Utf8Path::from_path(dir.path()).expect("UTF-8");
+        let ledger = Ledger::open(&Env::real(), state, Database::File).await.expect("fresh");
+        let (closed, gate) = mpsc::channel::<()>();
+        let gate = Arc::new(Mutex::new(gate));
+        let writes = tokio::task::JoinSet::from_iter((0..8).map(|_| {
+            let (ledger, gate) = (ledger.clone(), gate.clone());
+            async move {
+                let pass = move |_: &Connection| {
+                    // Passes once the other end is gone.
+                    let _ = gate.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    Ok(())
+                };
+                ledger.write(Write::Hard, pass).await
+            }
+        }));
+        while ledger.turn.try_lock().is_ok() {
+            tokio::task::yield_now().await;
+        }
+        let read = tokio::time::timeout(Duration::from_secs(3), ledger.counts()).await;
+        drop(closed);
+        assert!(read.expect("at once").expect("read").is_empty());
+        for write in writes.join_all().await {
+            write.expect("written");
+        }
+    }
 }

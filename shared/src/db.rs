@@ -53,6 +53,9 @@ pub enum Error {
     /// No connection was free in time.
     #[error("no connection was free in time")]
     Pool(#[from] r2d2::Error),
+    /// The writes before it took too long.
+    #[error("the writes before it were not done within {0:?}")]
+    Busy(Duration),
     /// The work ended without an answer.
     #[error("the work was torn down")]
     Gone,
