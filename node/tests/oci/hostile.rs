@@ -1,5 +1,7 @@
 use drowse_node::executor::Executor;
 
+use std::time::Duration;
+
 use super::machine::Machine;
 
 /// What a space can take of what all share, and which doors into the kernel it has.
@@ -33,6 +35,32 @@ async fn root_inside_takes_its_share_of_the_kernel_and_no_more() {
     let (quota, period) = machine.processor_ceiling(id);
     assert!(quota / period >= cpus && quota / period <= cpus + 1.0, "{quota} of {period}");
 
+    machine.oci.destroy(id).await.expect("destroyed");
+    machine.leave().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_full_to_the_last_inode_can_be_emptied_after_a_stop() {
+    let machine = Machine::new("inodes").await;
+    let mut card = machine.card("inodes");
+    card.spec.disk_bytes = 64 << 20;
+    let id = card.id;
+    machine.oci.create(card.clone()).await.expect("created");
+    machine.oci.start(card.clone()).await.expect("started");
+    let fill = "import os, itertools\n\
+        os.makedirs('/full', exist_ok=True)\n\
+        try:\n  \
+          for n in itertools.count(): open(f'/full/{os.urandom(8).hex()}', 'x')\n\
+        except OSError as e: print(e.strerror)";
+    // Twice: what gave way the first time has come back.
+    for round in 0..2 {
+        let (code, text) = machine.run(id, "root", &format!("python3 -c \"{fill}\"")).await;
+        assert_eq!((code, text.as_str()), (0, "No space left on device\n"), "round {round}");
+        machine.oci.stop(id, Duration::from_secs(5)).await.expect("stopped");
+        machine.oci.start(card.clone()).await.expect("started though full");
+    }
+    let (code, text) = machine.run(id, "root", "rm -rf /full && mkdir /opt/new && echo well").await;
+    assert_eq!((code, text.as_str()), (0, "well\n"));
     machine.oci.destroy(id).await.expect("destroyed");
     machine.leave().await;
 }

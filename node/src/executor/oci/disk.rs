@@ -30,6 +30,29 @@ pub(super) fn failed(what: &'static str, path: &Utf8Path) -> impl FnOnce(io::Err
     }
 }
 
+/// Files beside the root and the home, out of reach from inside, that give way when a start finds the disk full: overlayfs
+/// makes a few files before it mounts, and without room for them a full space could never start and be emptied again.
+const SPARE: &str = "spare";
+const SPARE_FILES: u32 = 8;
+const SPARE_FILE_BYTES: usize = 4096;
+
+/// Makes the spare files that are missing, as far as there is room.
+pub(super) fn keep_spare(dir: &Utf8Path) {
+    let spare = dir.join(SPARE);
+    let _ = std::fs::create_dir(&spare);
+    for number in 0..SPARE_FILES {
+        let made = File::create_new(spare.join(number.to_string()));
+        let _ = made.and_then(|mut file| file.write_all(&[0; SPARE_FILE_BYTES]));
+    }
+}
+
+/// Gives the room of the spare files away.
+pub(super) fn use_spare(dir: &Utf8Path) {
+    for number in 0..SPARE_FILES {
+        let _ = std::fs::remove_file(dir.join(SPARE).join(number.to_string()));
+    }
+}
+
 /// Lays out what a new disk begins with: an empty layer with the machine's own names, and the template's home.
 pub(super) fn seed(dir: &Utf8Path, card: &Card, rootfs: &Utf8Path) -> io::Result<()> {
     let _ = std::fs::remove_dir_all(dir);
@@ -45,6 +68,7 @@ pub(super) fn seed(dir: &Utf8Path, card: &Card, rootfs: &Utf8Path) -> io::Result
         std::fs::write(etc.join(name), text)?;
         std::fs::set_permissions(etc.join(name), Permissions::from_mode(0o644))?;
     }
+    keep_spare(dir);
     let home = dir.join("home");
     copy_home(&rootfs.join("home/user"), &home)?;
     std::fs::set_permissions(&home, Permissions::from_mode(0o755))?;

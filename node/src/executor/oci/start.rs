@@ -19,9 +19,11 @@ use tokio::{
 use super::{
     super::{Card, Error, Result, Vitality},
     bundle::Bundle,
-    disk::failed,
+    disk::{self, failed},
     host::Host,
-    mounts, stop, templates,
+    mounts,
+    paths::Body,
+    stop, templates,
     userns::{self, RANGES},
 };
 
@@ -114,8 +116,7 @@ fn prepare(host: &Host, card: &Card, range: u32) -> Result<Vec<OwnedFd>> {
     let device = mounts::attach(&image).map_err(failed("bind a loop device", &image))?;
     mounts::ext4(&device, &body.disk(), map).map_err(failed("mount the disk", &image))?;
     mounts::template(&rootfs, &body.lower(), map).map_err(failed("mount the template", &rootfs))?;
-    mounts::overlay(&body.lower(), &body.disk(), &body.merged())
-        .map_err(failed("mount the root", &body.merged()))?;
+    mount_root(&body)?;
     mounts::view(&host.paths.agents(), &body.agents()).map_err(failed("show the agent", &body.agents()))?;
 
     host.cgroups.make(id, &card.spec).map_err(failed("make the cgroups", &body.dir))?;
@@ -137,6 +138,22 @@ fn prepare(host: &Host, card: &Card, range: u32) -> Result<Vec<OwnedFd>> {
     let config = body.bundle().join("config.json");
     std::fs::write(&config, bundle.config().to_string()).map_err(failed("write the bundle", &config))?;
     Ok(fds)
+}
+
+/// Mounts what the space sees. A disk that is full to the last inode is no reason not to start: who else could empty it?
+fn mount_root(body: &Body) -> Result<()> {
+    let mount = || mounts::overlay(&body.lower(), &body.disk(), &body.merged());
+    let mounted = match mount() {
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            disk::use_spare(&body.disk());
+            mount()
+        }
+        other => other,
+    };
+    // Not as `failed` does: it is not the node's disk that is full.
+    mounted.map_err(|source| Error::Io { what: "mount the root", path: body.merged(), source })?;
+    disk::keep_spare(&body.disk());
+    Ok(())
 }
 
 /// The socket in its host-only directory: nothing of it is mounted inside.
