@@ -8,11 +8,7 @@ mod remove;
 /// The nodes as people see them.
 mod show;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use drowse_shared::{
     api::{
@@ -73,8 +69,9 @@ pub(super) struct State {
     first_heard: Option<Instant>,
     heard: BTreeMap<LedgerId, Heard>,
     counts: BTreeMap<LedgerId, Counts>,
-    /// Removed nodes that are being readmitted: asked already, not yet members.
-    returning: BTreeSet<LedgerId>,
+    /// Removed nodes that are being readmitted: asked already, not yet members. With how many comparisons are under way:
+    /// one that ends must not keep a create from asking while another one still counts on it.
+    returning: BTreeMap<LedgerId, usize>,
 }
 
 impl State {
@@ -86,7 +83,7 @@ impl State {
             first_heard: None,
             heard: BTreeMap::new(),
             counts: BTreeMap::new(),
-            returning: BTreeSet::new(),
+            returning: BTreeMap::new(),
         }
     }
 
@@ -216,7 +213,7 @@ impl State {
             self.members().map(|n| self.seen(n.ledger_id, &n.id, &n.endpoint)).collect();
         for (ledger, heard) in &self.heard {
             let removed = self.kept.roster.as_ref().is_some_and(|roster| roster.removed.contains(ledger));
-            let extra = self.returning.contains(ledger) || (self.learning && !removed);
+            let extra = self.returning.contains_key(ledger) || (self.learning && !removed);
             if extra && !peers.iter().any(|peer| peer.ledger == *ledger) {
                 peers.push(self.seen(*ledger, &heard.said.node_id, &heard.said.endpoint));
             }

@@ -87,9 +87,9 @@ impl State {
     }
 
     pub(in crate::fleet) fn set_returning(&mut self, ledger: LedgerId, returning: bool) {
-        if returning {
-            self.returning.insert(ledger);
-        } else {
+        let comparisons = self.returning.entry(ledger).or_default();
+        *comparisons = if returning { *comparisons + 1 } else { comparisons.saturating_sub(1) };
+        if *comparisons == 0 {
             self.returning.remove(&ledger);
         }
     }
@@ -108,5 +108,27 @@ impl State {
         let mut kept = self.kept.clone();
         kept.roster = kept.roster.map(|roster| roster::with_node(&roster, node));
         Ok(kept)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::check_in_for_tests as check_in;
+    use drowse_shared::api::nodes::Roster;
+    use jiff::Timestamp;
+
+    #[tokio::test]
+    async fn a_node_that_returns_is_asked_until_the_last_comparison_has_ended() {
+        let said = check_in("back", 12, "http://back");
+        let fleet_id = format!("{:032x}", 1).parse().expect("an id");
+        let roster = Roster { fleet_id, version: 4, nodes: Vec::new(), removed: vec![said.ledger_id] };
+        let mut state = State::new(Kept { roster: Some(roster), ..Kept::default() });
+        let draft = state.draft(&said).expect("taken");
+        let _ = state.commit(draft, said.clone(), Timestamp::UNIX_EPOCH);
+        for (returning, asked) in [(true, 1), (true, 1), (false, 1), (false, 0), (false, 0)] {
+            state.set_returning(said.ledger_id, returning);
+            assert_eq!(state.asked().len(), asked, "{returning}");
+        }
     }
 }
