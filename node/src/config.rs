@@ -247,11 +247,17 @@ impl Args {
 }
 
 fn check_origin(variable: &'static str, given: &str) -> Result<(), Error> {
-    origin(given, &()).map_err(|why| Error::Origin {
-        variable,
-        given: given.to_owned(),
-        why: why.to_string(),
-    })
+    let refused = |why: String| {
+        // What stands before an @ may be a password.
+        let given = given.rsplit_once('@').map_or_else(|| given.to_owned(), |(_, host)| format!("…@{host}"));
+        Error::Origin { variable, given, why }
+    };
+    origin(given, &()).map_err(|why| refused(why.to_string()))?;
+    if given.starts_with("https:") {
+        let why = "wants TLS, which gateway and nodes do not speak to each other yet";
+        return Err(refused(why.to_owned()));
+    }
+    Ok(())
 }
 
 /// Whether a URL points at this machine.
@@ -300,7 +306,9 @@ mod tests {
     #[test]
     fn a_node_that_could_not_be_told_apart_or_found_is_refused() {
         let cases: &[(&[&str], &str)] = &[
-            (&["--gateway", "https://fleet.example", "--id", "a"], "DROWSE_NODE_ENDPOINT is not set"),
+            (&["--gateway", "http://fleet.example", "--id", "a"], "DROWSE_NODE_ENDPOINT is not set"),
+            (&["--gateway", "https://fleet.example"], "wants TLS"),
+            (&["--endpoint", "https://10.0.0.7"], "wants TLS"),
             (
                 &["--gateway", "http://10.0.0.1:4677", "--endpoint", "http://10.0.0.7:4676"],
                 "DROWSE_NODE_ID is not set",
@@ -319,6 +327,8 @@ mod tests {
             let error = read(flags).expect_err(says).to_string();
             assert!(error.contains(says), "{flags:?}: {error}");
         }
+        let error = read(&["--gateway", "http://me:hunter2@10.0.0.1"]).expect_err("refused").to_string();
+        assert!(error.contains("no credentials") && !error.contains("hunter2"), "{error}");
     }
 
     #[test]
