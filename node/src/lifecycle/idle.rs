@@ -42,16 +42,26 @@ pub async fn run(node: Arc<Node>) {
 }
 
 async fn step_down(node: &Arc<Node>, id: SpaceId) {
-    let Ok(Some(row)) = node.ledger.find(&SpaceRef::Id(id)).await else { return };
+    let row = match node.ledger.find(&SpaceRef::Id(id)).await {
+        Ok(Some(row)) => row,
+        // A verb that ended after the space did has touched it once more.
+        Ok(None) => return node.live.forget(id),
+        Err(_) => return,
+    };
     let Some(slot) = node.slots.try_take(&row.name) else { return };
-    let Ok(Some(row)) = node.ledger.find(&SpaceRef::Id(id)).await else { return };
+    let Ok(Some(mut row)) = node.ledger.find(&SpaceRef::Id(id)).await else { return };
     if !node.live.is_due(id, Instant::now()) {
         return;
     }
     let event = match row.state {
         State::Active => Event::Freeze,
         State::Frozen => Event::Stop,
-        _ => return,
+        // The same: else it would be due at every look from now on.
+        State::Stopped => {
+            node.watch(&row);
+            return node.rest(&mut row).await;
+        }
+        _ => return node.watch(&row),
     };
     let worker = node.clone();
     let name = row.name.clone();

@@ -285,3 +285,17 @@ async fn many_that_are_due_at_once_step_down_a_few_at_a_time() {
     tokio::time::sleep(Duration::from_millis(2200)).await;
     assert_eq!(ground.machine.calls("freeze"), 32);
 }
+
+#[tokio::test]
+async fn a_verb_that_ends_after_its_space_leaves_nothing_to_look_after() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    let policy = json!({ "freezeAfterSeconds": 1, "stopAfterSeconds": null, "hibernateAfterSeconds": null });
+    for (name, end) in [("stopped", "stopSpace"), ("gone", "destroySpace")] {
+        life.call("acquireSpace", json!({ "name": name, "policy": policy })).await.ok::<Value>();
+        let row = life.node.known(&name.parse().expect("a name")).await.expect("there");
+        life.on(end, name).await.ok::<Value>();
+        life.node.touch(&row, "execCommand");
+        eventually(end, || async { life.node.live.seen(row.id) == drowse_node::live::Seen::default() }).await;
+    }
+}
