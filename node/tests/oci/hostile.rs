@@ -31,6 +31,12 @@ async fn root_inside_takes_its_share_of_the_kernel_and_no_more() {
     let count: u32 = text.trim().parse().expect("a number");
     assert!(code == 0 && (64..=256).contains(&count), "{count} terminals");
 
+    // The kernel would tell which images, and so which spaces, this machine has.
+    let names =
+        "find -L /sys -maxdepth 6 -name backing_file -exec cat {} + 2>/dev/null; ls -A /sys/class/block/*/";
+    let (_, text) = machine.run(id, "root", names).await;
+    assert!(!text.contains(&id.to_string()) && !text.contains("disk.img"), "{text}");
+
     // What the agent does for commands counts too.
     let (quota, period) = machine.processor_ceiling(id);
     assert!(quota / period >= cpus && quota / period <= cpus + 1.0, "{quota} of {period}");

@@ -28,9 +28,12 @@ const CAPABILITIES: [&str; 14] = [
     "CAP_SYS_CHROOT",
 ];
 
-const MASKED: [&str; 10] = [
+/// The customary ones, and the block devices: the kernel tells every reader which files loop devices are bound to, and
+/// with them the ids of all spaces of the machine.
+const MASKED: [&str; 13] = [
     "/proc/acpi",
     "/proc/asound",
+    "/proc/interrupts",
     "/proc/kcore",
     "/proc/keys",
     "/proc/latency_stats",
@@ -38,6 +41,8 @@ const MASKED: [&str; 10] = [
     "/proc/scsi",
     "/proc/timer_list",
     "/proc/timer_stats",
+    "/sys/devices/virtual/block",
+    "/sys/devices/virtual/powercap",
     "/sys/firmware",
 ];
 
