@@ -123,6 +123,7 @@ type Ended = (String, Result<(), String>);
 
 /// Runs a whole fleet until a signal comes.
 pub(crate) async fn run(args: Args, state: Option<Utf8PathBuf>) -> Outcome<Exit> {
+    drowse_shared::limits::raise_open_files();
     telemetry::init(&telemetry::Config { log_format: telemetry::Format::Plain, log: args.log.clone() });
     let env = Env::real();
     let mut signals = Signals::new()?;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use drowse_gateway::{Config, Parts, config::Args, run};
 use drowse_shared::{
+    limits::raise_open_files,
     seams::Env,
     shutdown::{Shutdown, signalled},
     telemetry,
@@ -42,6 +43,7 @@ async fn main() -> ExitCode {
 }
 
 async fn start(config: Config) -> anyhow::Result<()> {
+    raise_open_files();
     let env = Env::real();
     tracing::info!("{config}");
     let parts = Parts::open(&env, &config)?;

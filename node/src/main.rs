@@ -7,6 +7,7 @@ use camino::Utf8PathBuf;
 use clap::Parser as _;
 use drowse_node::{Config, Parts, config::Args, run};
 use drowse_shared::{
+    limits::raise_open_files,
     seams::Env,
     shutdown::{Shutdown, signalled},
     telemetry,
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
 }
 
 fn start(config: Config) -> anyhow::Result<()> {
+    raise_open_files();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
     let ended = runtime.block_on(async {

@@ -18,6 +18,8 @@ pub mod backoff;
 pub mod db;
 /// The only HTTP server loop and the only HTTP client in the daemons, over the seams.
 pub mod http;
+/// Limits of the process.
+pub mod limits;
 /// One writer per file, for the life of a process.
 pub mod lock;
 /// Where the outside begins: clock, entropy, tasks, network. Real here, simulated in tests.
