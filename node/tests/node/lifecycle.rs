@@ -265,10 +265,8 @@ async fn what_idles_sleeps_step_by_step_and_what_works_does_not() {
     };
     let (worked, ()) = tokio::join!(working, watching);
     assert_eq!(worked.ok::<ExecResult>().exit_code, Some(0));
-    eventually("the busy one freezes after its work", || async {
-        life.state("busy").await == State::Frozen
-    })
-    .await;
+    eventually("the busy one freezes after its work", || async { life.state("busy").await == State::Frozen })
+        .await;
 }
 
 #[tokio::test]
