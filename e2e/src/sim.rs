@@ -32,7 +32,7 @@
 //!
 //! # How it works
 //!
-//! [`run`] makes a fresh thread with a paused tokio runtime and a [`World`]. A host is an async function of an
+//! `run` makes a fresh thread with a paused tokio runtime and a `World`. A host is an async function of an
 //! [`Env`](drowse_shared::seams::Env) whose seams lead into the world. Nothing else may be nondeterministic: see
 //! `clippy.toml` for what daemons may not use, and `interpose` for what libraries do behind our back.
 

@@ -1,6 +1,6 @@
 //! Speaks to the agent inside a space: envd's protocol, HTTP/1.1 over a fresh connection the executor gives.
 //!
-//! A connection lives as long as its [`Line`] or the body of its answer: when the handler that holds it is dropped because
+//! A connection lives as long as its `Line` or the body of its answer: when the handler that holds it is dropped because
 //! its client left, the connection is cut, and the agent sees that. Every wait has a deadline.
 
 use std::{io, sync::Arc, time::Duration};

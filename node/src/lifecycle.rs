@@ -1,7 +1,7 @@
-//! What happens to spaces. One loop drives every change: event → [`step`] decides → intent row → effect → outcome row.
+//! What happens to spaces. One loop drives every change: event → `step` decides → intent row → effect → outcome row.
 //!
 //! Whoever changes a space holds the slot of its name. The change runs in a task of its own that owns the slot, so a client
-//! that leaves stops nothing; a crash in between is settled by [`reconcile`].
+//! that leaves stops nothing; a crash in between is settled by `reconcile`.
 
 use std::{future::Future, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! The seams: everything a daemon asks of the machine it runs on.
 //!
-//! A daemon is a function of an [`Env`]. In production [`Env::real`] reaches the kernel; in a simulation a whole
+//! A daemon is a function of an `Env`. In production `Env::real` reaches the kernel; in a simulation a whole
 //! fleet of daemons shares one thread, one seed and simulated time. Monotonic time and sleeps are plain
 //! `tokio::time`, which a simulation pauses.
 

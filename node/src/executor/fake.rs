@@ -1,8 +1,8 @@
 //! In memory, for tests and simulation only.
 //!
-//! The [`Machine`] holds the bodies and outlives a daemon: hand the same one to the next life and it finds them as a real
-//! machine would. The [`Fake`] is one life's way to it. Calls can be slowed, hung and failed by a test through
-//! [`Machine::on`].
+//! The `Machine` holds the bodies and outlives a daemon: hand the same one to the next life and it finds them as a real
+//! machine would. The `Fake` is one life's way to it. Calls can be slowed, hung and failed by a test through
+//! `Machine::on`.
 
 use std::{io, sync::Arc, time::Duration};
 
