@@ -11,8 +11,10 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_AGAIN: Duration = Duration::from_secs(5);
 /// Questions without an answer after which the connection is given up.
 const KEEPALIVE_QUESTIONS: u32 = 3;
-/// What was sent and not acknowledged for so long gives the connection up too.
-const UNACKNOWLEDGED_MS: u32 = 30_000;
+/// What was sent and not taken for so long gives the connection up too. The kernel counts a reader that lives but reads
+/// nothing the same way, so this is also how long a download may pause; a vanished machine is seen by its check-ins long
+/// before.
+const UNACKNOWLEDGED_MS: u32 = 120_000;
 
 /// A peer that vanished without a word never ends a connection; without this, whoever waits for it waits for ever.
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
