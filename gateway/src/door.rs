@@ -2,7 +2,7 @@
 //! act, and says what came of it.
 
 /// `acquireSpace`: the only verb that creates.
-mod acquire;
+pub(crate) mod acquire;
 /// Reading bodies within bounds.
 mod body;
 /// `destroySpace`.

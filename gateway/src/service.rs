@@ -94,6 +94,8 @@ pub(crate) struct Gateway {
     pub(crate) finder: Arc<Finder>,
     /// One create or destroy of a name at a time.
     pub(crate) slots: Slots<SpaceRef>,
+    /// Creates that failed a moment ago.
+    pub(crate) failed: door::acquire::failed::Failed,
     /// Counters.
     pub(crate) metrics: Arc<Metrics>,
     /// Whether to go on.
@@ -128,6 +130,7 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
         nodes: Nodes { fleet, peers },
         finder,
         slots: Slots::new(QUEUE_MAX),
+        failed: door::acquire::failed::Failed::default(),
         metrics,
         shutdown: shutdown.clone(),
     });

@@ -2,7 +2,7 @@
 //!
 //! A space that is known goes to its node at once. Otherwise one caller at a time, in the name's slot, asks every node
 //! with the intent to create, places the space, and has it built; whoever waited for the slot meanwhile finds it by
-//! hint. From the moment the slot is held the work runs in a task of its own: a caller that leaves stops nothing.
+//! hint, and shares its answer if it failed. From the moment the slot is held the work runs in a task of its own: a caller that leaves stops nothing.
 
 use std::{sync::Arc, time::Duration};
 
@@ -41,6 +41,9 @@ use crate::{
     service::Gateway,
 };
 
+/// What failed a moment ago, for those who waited for it.
+pub(crate) mod failed;
+
 /// What a node may take on top of what the caller waits.
 const BUILD: Duration = Duration::from_secs(60);
 /// How long a node that has just joined is waited for, rather than refusing.
@@ -77,11 +80,15 @@ pub(super) async fn acquire(
             }
             continue;
         }
+        let since = Instant::now();
         let slot =
             gateway.slots.take(&head.space, patience).await.map_err(|error| busy(&head.space, error))?;
         // Whoever held the slot before may have built it.
         if gateway.finder.hint(&head.space).is_some() {
             continue;
+        }
+        if let Some(error) = gateway.failed.of(&head.space, since) {
+            return Err(error);
         }
         let create = Create { gateway: gateway.clone(), head: head.clone(), bytes: bytes.clone(), patience };
         match gateway.env.finish("create", create.run(slot)).await.unwrap_or_else(|| Err(torn_down()))? {
@@ -113,13 +120,23 @@ impl Create {
     /// The answer, or nothing if a node that said yes does not hold the space after all.
     async fn run(self, slot: Slot<SpaceRef>) -> Result<Option<Response>, Error> {
         let _running = self.gateway.shutdown.running();
+        let mut slot = Some(slot);
+        let answer = self.attempt(&mut slot).await;
+        if let (Some(_held), Err(error)) = (&slot, &answer) {
+            // Before the slot is given on: whoever waits for it looks here first.
+            self.gateway.failed.record(&self.head.space, error, Instant::now());
+        }
+        answer
+    }
+
+    async fn attempt(&self, slot: &mut Option<Slot<SpaceRef>>) -> Result<Option<Response>, Error> {
         let space = &self.head.space;
         let mut voids = 0;
         for _ in 0..ATTEMPTS {
             let tickets = match self.gateway.finder.find_to_create(space).await {
                 Verdict::Holder { .. } => {
                     // It exists: no slot is needed to reach it, and waking may take long.
-                    drop(slot);
+                    drop(slot.take());
                     return self.existing().await;
                 }
                 Verdict::Conflict { nodes, one_endpoint } => {

@@ -135,6 +135,21 @@ async fn nothing_is_built_while_somebody_is_silent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_for_a_create_that_fails_shares_its_answer() {
+    let fleet = Fleet::start(2).await;
+    fleet.nodes[1].set(|knobs| knobs.lookup_delay = Duration::from_secs(60));
+    let begun = tokio::time::Instant::now();
+    let answers: Vec<_> =
+        stream::iter(0..20).map(|_| fleet.acquire("new")).buffer_unordered(20).collect().await;
+    for answer in &answers {
+        answer.is(503, "node_silent");
+    }
+    // One after another they would take 40 s.
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert!(fleet.nodes[0].count("lookup") <= 2, "asked {} times", fleet.nodes[0].count("lookup"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_black_hole_costs_the_lookup_deadline_and_not_more() {
     let fleet = Fleet::start(2).await;
     fleet.nodes[0].hold("known");
