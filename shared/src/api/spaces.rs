@@ -10,6 +10,14 @@ use crate::{
     name::{SpaceName, SpaceRef},
 };
 
+/// When a space sleeps.
+mod policy;
+/// What a space may use.
+mod spec;
+
+pub use policy::{Policy, PolicyPatch};
+pub use spec::{Spec, SpecPatch};
+
 /// Longest wait for a wake, in seconds, and the default of `waitSeconds`.
 pub const WAIT_SECONDS: u64 = 30;
 /// Most spaces in one page of a list.
@@ -92,153 +100,6 @@ pub enum Resumed {
     Restarted,
     /// Its data came back from the bucket; its processes are new.
     Restored,
-}
-
-/// When an idle space sleeps. Seconds since the last activity; `null` = never.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Validate)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[garde(allow_unvalidated)]
-pub struct Policy {
-    /// Until its processes are suspended.
-    #[garde(custom(ordered(&self.stop_after_seconds, "stopAfterSeconds")))]
-    pub freeze_after_seconds: Option<u64>,
-    /// Until only its disk is left.
-    #[garde(custom(ordered(&self.hibernate_after_seconds, "hibernateAfterSeconds")))]
-    pub stop_after_seconds: Option<u64>,
-    /// Until its disk moves to the bucket.
-    pub hibernate_after_seconds: Option<u64>,
-}
-
-impl Default for Policy {
-    /// 10 minutes, 3 days, 7 days.
-    fn default() -> Self {
-        Self {
-            freeze_after_seconds: Some(600),
-            stop_after_seconds: Some(3 * 86_400),
-            hibernate_after_seconds: Some(7 * 86_400),
-        }
-    }
-}
-
-/// An earlier step must not come after a later one. A later step that never comes allows any earlier one.
-fn ordered<'a>(
-    later: &'a Option<u64>,
-    later_name: &'static str,
-) -> impl FnOnce(&Option<u64>, &()) -> garde::Result + 'a {
-    move |earlier, &()| match (earlier, later) {
-        (Some(earlier), Some(later)) if earlier > later => {
-            Err(garde::Error::new(format!("{earlier} is after {later_name} ({later})")))
-        }
-        (Some(0), _) => Err(garde::Error::new("must be at least 1, or null for never")),
-        (None, Some(later)) => Err(garde::Error::new(format!(
-            "is null (never), so {later_name} ({later}) could never be reached; set it to null too"
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// A change of policy: what is absent stays.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Validate)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[garde(allow_unvalidated)]
-pub struct PolicyPatch {
-    /// See [`Policy::freeze_after_seconds`].
-    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    pub freeze_after_seconds: Option<Option<u64>>,
-    /// See [`Policy::stop_after_seconds`].
-    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    pub stop_after_seconds: Option<Option<u64>>,
-    /// See [`Policy::hibernate_after_seconds`].
-    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
-    pub hibernate_after_seconds: Option<Option<u64>>,
-}
-
-impl PolicyPatch {
-    /// The policy after the change. The caller validates the result.
-    pub fn apply(self, to: Policy) -> Policy {
-        Policy {
-            freeze_after_seconds: self.freeze_after_seconds.unwrap_or(to.freeze_after_seconds),
-            stop_after_seconds: self.stop_after_seconds.unwrap_or(to.stop_after_seconds),
-            hibernate_after_seconds: self.hibernate_after_seconds.unwrap_or(to.hibernate_after_seconds),
-        }
-    }
-}
-
-/// Tells an absent field from `null`.
-mod present {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(super) fn serialize<T: Serialize, S: Serializer>(
-        v: &Option<Option<T>>,
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
-        v.as_ref().serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Option<Option<T>>, D::Error> {
-        Option::deserialize(from).map(Some)
-    }
-}
-
-/// What a space may use.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, Validate)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Spec {
-    /// Processor time, in cores.
-    #[garde(range(min = 0.1, max = 512.0))]
-    pub cpus: f64,
-    /// Memory of the workload, in bytes.
-    #[garde(range(min = 64 << 20, max = 1 << 42))]
-    pub memory_bytes: u64,
-    /// Size of the disk, in bytes. The image is sparse.
-    #[garde(range(min = 64 << 20, max = 1 << 44))]
-    pub disk_bytes: u64,
-    /// Most processes and threads at once.
-    #[garde(range(min = 32, max = 1 << 20))]
-    pub pids: u32,
-}
-
-impl Default for Spec {
-    /// 1 core, 2 GiB, 10 GiB of disk, 4,096 processes.
-    fn default() -> Self {
-        Self { cpus: 1.0, memory_bytes: 2 << 30, disk_bytes: 10 << 30, pids: 4096 }
-    }
-}
-
-/// A wish for a spec: what is absent takes the fleet's default.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, Validate)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct SpecPatch {
-    /// See [`Spec::cpus`].
-    #[garde(inner(range(min = 0.1, max = 512.0)))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cpus: Option<f64>,
-    /// See [`Spec::memory_bytes`].
-    #[garde(inner(range(min = 64 << 20, max = 1 << 42)))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory_bytes: Option<u64>,
-    /// See [`Spec::disk_bytes`].
-    #[garde(inner(range(min = 64 << 20, max = 1 << 44)))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub disk_bytes: Option<u64>,
-    /// See [`Spec::pids`].
-    #[garde(inner(range(min = 32, max = 1 << 20)))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pids: Option<u32>,
-}
-
-impl SpecPatch {
-    /// The spec after the change.
-    pub fn apply(self, to: Spec) -> Spec {
-        Spec {
-            cpus: self.cpus.unwrap_or(to.cpus),
-            memory_bytes: self.memory_bytes.unwrap_or(to.memory_bytes),
-            disk_bytes: self.disk_bytes.unwrap_or(to.disk_bytes),
-            pids: self.pids.unwrap_or(to.pids),
-        }
-    }
 }
 
 /// The caller's own notes about a space.
@@ -500,40 +361,6 @@ pub struct SpaceList {
 mod tests {
     use super::*;
     use crate::api::parse;
-
-    #[test]
-    fn policies_go_one_step_at_a_time() {
-        let ok = [
-            (Some(1), Some(1), Some(1)),
-            (Some(1), None, None),
-            (None, None, None),
-            (Some(5), Some(9), None),
-        ];
-        for (freeze_after_seconds, stop_after_seconds, hibernate_after_seconds) in ok {
-            assert!(
-                Policy { freeze_after_seconds, stop_after_seconds, hibernate_after_seconds }
-                    .validate()
-                    .is_ok()
-            );
-        }
-        let bad = [
-            (Some(2), Some(1), None),
-            (Some(0), None, None),
-            (None, Some(1), None),
-            (Some(1), None, Some(9)),
-        ];
-        for (freeze_after_seconds, stop_after_seconds, hibernate_after_seconds) in bad {
-            let policy = Policy { freeze_after_seconds, stop_after_seconds, hibernate_after_seconds };
-            assert!(policy.validate().is_err(), "{policy:?}");
-        }
-    }
-
-    #[test]
-    fn an_absent_field_is_not_null() {
-        let patch: PolicyPatch = serde_json::from_str(r#"{"stopAfterSeconds":null}"#).expect("valid");
-        let policy = patch.apply(Policy::default());
-        assert_eq!((policy.freeze_after_seconds, policy.stop_after_seconds), (Some(600), None));
-    }
 
     #[test]
     fn requests_say_which_field_is_wrong() {
