@@ -1,4 +1,10 @@
-use std::{fs::File, io, io::Read, os::fd::AsFd, sync::LazyLock, time::Duration};
+use std::{
+    fs::File,
+    io::{self, BufReader, Read},
+    os::fd::AsFd,
+    sync::{LazyLock, Mutex, PoisonError},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use tokio::net::{TcpListener, TcpStream};
@@ -77,8 +83,12 @@ impl Clock for Machine {
 
 impl Entropy for Machine {
     fn fill(&self, out: &mut [u8]) {
-        static SOURCE: LazyLock<io::Result<File>> = LazyLock::new(|| File::open("/dev/urandom"));
-        let filled = SOURCE.as_ref().is_ok_and(|mut source| source.read_exact(out).is_ok());
+        // Every request mints an id; one read serves a few hundred of them.
+        static SOURCE: LazyLock<io::Result<Mutex<BufReader<File>>>> =
+            LazyLock::new(|| File::open("/dev/urandom").map(|file| Mutex::new(BufReader::new(file))));
+        let filled = SOURCE.as_ref().is_ok_and(|source| {
+            source.lock().unwrap_or_else(PoisonError::into_inner).read_exact(out).is_ok()
+        });
         assert!(filled, "/dev/urandom cannot be read; nothing safe can be minted without it");
     }
 }
