@@ -21,7 +21,7 @@ use super::{
 const WINDOW_BYTES: usize = 256 << 10;
 
 /// A connection on which nothing can arrive for so long is given up by the kernel of whoever waits: keepalive.
-const KEEPALIVE: Duration = Duration::from_secs(120);
+const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// One direction of a connection.
 pub(super) struct Pipe {

@@ -20,7 +20,7 @@ const KEEPALIVE_QUESTIONS: u32 = 3;
 /// What was sent and not taken for so long gives the connection up too. The kernel counts a reader that lives but reads
 /// nothing the same way, so this is also how long a download may pause; a vanished machine is seen by its check-ins long
 /// before.
-const UNACKNOWLEDGED_MS: u32 = 120_000;
+const UNACKNOWLEDGED_MS: u32 = 60_000;
 
 /// A peer that vanished without a word never ends a connection; without this, whoever waits for it waits for ever.
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
