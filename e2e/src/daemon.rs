@@ -23,6 +23,8 @@ pub struct Daemon {
     binary: Utf8PathBuf,
     log: Utf8PathBuf,
     child: Option<Child>,
+    /// Confined to the first core of the machine.
+    one_core: bool,
 }
 
 /// The folder of the profile that this test was built with, where the product's binaries are too.
@@ -56,7 +58,7 @@ impl Daemon {
             "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
         );
         env.insert("RUST_BACKTRACE".to_owned(), "1".to_owned());
-        Self { name: name.to_owned(), env, binary: binary(program), log, child: None }
+        Self { name: name.to_owned(), env, binary: binary(program), log, child: None, one_core: false }
     }
 
     /// Changes a setting for the next start.
@@ -68,6 +70,11 @@ impl Daemon {
         self.env.insert(key.to_owned(), value.to_string());
     }
 
+    /// Confines it to one core from the next start on.
+    pub fn on_one_core(&mut self) {
+        self.one_core = true;
+    }
+
     /// Starts it.
     ///
     /// # Panics
@@ -77,7 +84,13 @@ impl Daemon {
         let out =
             OpenOptions::new().create(true).append(true).open(&self.log).expect("the log folder is ours");
         let err = out.try_clone().expect("a descriptor is left");
-        let child = Command::new(&self.binary)
+        let mut command = Command::new(&self.binary);
+        if self.one_core {
+            // It becomes the daemon, with the same process id.
+            command = Command::new("taskset");
+            command.args(["-c", "0", self.binary.as_str()]);
+        }
+        let child = command
             .env_clear()
             .envs(&self.env)
             .current_dir("/")

@@ -65,9 +65,8 @@ impl Meter for Machine {
             // Too soon for a new one: the last holds.
             Some(_) => {}
         }
-        let cores = measured.system.cpus().len();
         Reading {
-            cores: u32::try_from(cores).unwrap_or(u32::MAX).max(1),
+            cores: cores(measured.system.cpus().len()),
             cpu_percent: measured.cpu.and_then(|(_, percent)| percent),
             memory_total_bytes: measured.system.total_memory(),
             memory_available_bytes: measured.system.available_memory(),
@@ -77,6 +76,12 @@ impl Meter for Machine {
             spaces: BTreeMap::new(),
         }
     }
+}
+
+/// The cores that this daemon, and so its spaces, may run on; a daemon that is confined to some does not count the rest.
+fn cores(machine: usize) -> u32 {
+    let mine = rustix::thread::sched_getaffinity(None).map_or(machine, |set| set.count() as usize);
+    u32::try_from(mine).unwrap_or(u32::MAX).max(1)
 }
 
 fn disk(path: &Utf8PathBuf) -> Option<Disk> {

@@ -35,6 +35,26 @@ async fn a_new_name_goes_to_the_emptiest_node() {
 }
 
 #[tokio::test]
+async fn a_node_with_more_cores_takes_more() {
+    let cores = std::thread::available_parallelism().expect("known").get();
+    assert!(cores >= 2, "one core cannot be told from another on this machine");
+    let mut fleet = Fleet::fake(2).start().await;
+    let confined = &mut fleet.node_mut("n1").daemon;
+    confined.stop().await;
+    confined.on_one_core();
+    confined.start();
+    fleet
+        .until_standing("n1", "reports one core", |n| n.reading.as_ref().is_some_and(|r| r.cores == 1))
+        .await;
+    for n in 0..(3 * (cores + 1)) {
+        fleet.acquire(&format!("dense-{n}")).await;
+    }
+    let spread = fleet.spread().await;
+    assert_eq!(spread.get("n1"), Some(&3), "one share of {} for one core: {spread:?}", cores + 1);
+    fleet.end().await;
+}
+
+#[tokio::test]
 async fn a_burst_inside_one_interval_spreads_evenly() {
     let fleet = Fleet::fake(3).check_in_seconds(3.0).start().await;
     let names: Vec<String> = (0..40).map(|n| format!("b-{n}")).collect();
