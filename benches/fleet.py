@@ -95,6 +95,10 @@ class Fleet:
                 process.wait(30)
             shutil.rmtree(self.dir, ignore_errors=True)
             shutil.rmtree(self.run, ignore_errors=True)
+            # Daemons keep their cgroups for their next start; this fleet has none.
+            for tree in pathlib.Path("/sys/fs/cgroup").glob(f"**/{self.dir.name}"):
+                for folder, _, _ in os.walk(tree, topdown=False):
+                    os.rmdir(folder)
 
 
 class Session:
