@@ -25,7 +25,10 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{get, post},
 };
-use drowse_shared::api::{Code, Error, nodes::Build};
+use drowse_shared::{
+    api::{Code, Error, nodes::Build},
+    nearest::nearest,
+};
 use http::header;
 use serde_json::json;
 
@@ -120,29 +123,7 @@ async fn unknown(request: Request) -> Error {
 
 /// A verb so near that it was probably meant.
 fn closest(name: &str) -> Option<&'static str> {
-    if name.len() > 64 {
-        return None;
-    }
-    let name = name.to_lowercase();
-    let verbs = SPACE_VERBS.into_iter().chain(OTHER_VERBS);
-    let near = verbs.map(|verb| (distance(&name, &verb.to_lowercase()), verb)).min();
-    near.filter(|(distance, verb)| *distance <= verb.len() / 2).map(|(_, verb)| verb)
-}
-
-/// Characters to change, add or drop (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let change = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
+    nearest(name, SPACE_VERBS.into_iter().chain(OTHER_VERBS))
 }
 
 #[cfg(test)]

@@ -10,7 +10,10 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{any, get, post},
 };
-use drowse_shared::api::{Code, Error};
+use drowse_shared::{
+    api::{Code, Error},
+    nearest::nearest,
+};
 
 use crate::node::Node;
 
@@ -116,32 +119,7 @@ async fn unknown(request: Request) -> Error {
 
 /// The verb that takes the fewest edits, if it takes few.
 fn closest(asked: &str) -> Option<&'static str> {
-    if asked.len() > 64 {
-        return None;
-    }
-    let asked = asked.to_lowercase();
-    VERBS
-        .iter()
-        .map(|verb| (edits(&asked, &verb.to_lowercase()), *verb))
-        .min()
-        .filter(|(edits, verb)| *edits <= verb.len() / 2)
-        .map(|(_, verb)| verb)
-}
-
-/// How many characters must be added, dropped or replaced.
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
+    nearest(asked, VERBS)
 }
 
 #[cfg(test)]
@@ -162,6 +140,5 @@ mod tests {
         for (asked, verb) in cases {
             assert_eq!(closest(asked), verb, "{asked:?}");
         }
-        assert_eq!(edits("kitten", "sitting"), 3);
     }
 }

@@ -22,6 +22,8 @@ pub mod http;
 pub mod limits;
 /// One writer per file, for the life of a process.
 pub mod lock;
+/// What was probably meant by a misspelt word.
+pub mod nearest;
 /// Where the outside begins: clock, entropy, tasks, network. Real here, simulated in tests.
 pub mod seams;
 /// Ending in bounded time.
