@@ -64,6 +64,6 @@ mod tests;
 
 pub use hold::Held;
 pub use host::Fall;
-pub use rng::Rng;
+pub use rng::{Chance, Rng};
 pub use run::{Run, run};
 pub use world::{Pulse, Weather, World};

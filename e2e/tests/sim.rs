@@ -4,7 +4,10 @@
 
 use std::{env, fs, process::Command};
 
-use drowse_e2e::sim::{Fall, Run, fleet};
+use drowse_e2e::sim::{
+    Fall, Run,
+    fleet::{self, Plan},
+};
 
 /// The seed whose story must repeat.
 const FIXED: u64 = 4677;
@@ -33,8 +36,8 @@ fn judge(run: &Run<()>) {
 
 #[test]
 fn a_fixed_seed_is_the_same_story_twice_and_in_another_process() {
-    let once = fleet::scenario(FIXED, fleet::ONE_GATEWAY);
-    once.assert_same_story(&fleet::scenario(FIXED, fleet::ONE_GATEWAY));
+    let once = fleet::scenario(&Plan::draw(FIXED));
+    once.assert_same_story(&fleet::scenario(&Plan::draw(FIXED)));
     judge(&once);
     let this = env::current_exe().expect("a test binary");
     let other = Command::new(this)
@@ -50,10 +53,8 @@ fn a_fixed_seed_is_the_same_story_twice_and_in_another_process() {
 #[test]
 fn the_laws_hold_under_many_seeds() {
     let first = setting("DROWSE_SIM_SEED", 1);
-    let gateways =
-        if setting("DROWSE_SIM_GATEWAYS", 1) == 2 { fleet::TWO_GATEWAYS } else { fleet::ONE_GATEWAY };
     for seed in first..first + setting("DROWSE_SIM_SEEDS", SEEDS) {
-        let run = fleet::scenario(seed, gateways);
+        let run = fleet::scenario(&Plan::draw(seed));
         println!(
             "seed {seed}: {} lines, {}, {} failures",
             run.story.len(),

@@ -10,7 +10,7 @@ use drowse_shared::seams::{BoxFuture, Clock, Entropy, Env, Tasks};
 use jiff::{SignedDuration, Timestamp};
 use tokio::{sync::oneshot, time::sleep};
 
-use super::{host::Life, interpose::EPOCH_SECONDS, log, run::said, world::World};
+use super::{host::Life, interpose::EPOCH_SECONDS, log, rng::Chance, run::said, world::World};
 
 /// Longest delay before a blocking job runs, in milliseconds.
 const JOB_MS_MAX: u64 = 2;
@@ -39,7 +39,7 @@ impl Clock for SimEnv {
 
 impl Entropy for SimEnv {
     fn fill(&self, out: &mut [u8]) {
-        self.world.draw(|rng| rng.fill(out));
+        self.world.lock().chance(Chance::Entropy, self.life.key).fill(out);
     }
 }
 
@@ -64,7 +64,7 @@ impl Tasks for SimEnv {
         self.spawn(
             name,
             Box::pin(async move {
-                let delay = seams.world.draw(|rng| rng.below(JOB_MS_MAX + 1));
+                let delay = seams.world.lock().chance(Chance::Job, seams.life.key).below(JOB_MS_MAX + 1);
                 sleep(Duration::from_millis(delay)).await;
                 // It may be the last thing this life does, or the first it does not; and it may be done unheard of.
                 if seams.world.step(&seams.life, name) {
@@ -103,8 +103,7 @@ impl Future for Task {
             this.future = None;
             return Poll::Ready(());
         }
-        let defer = world.lock().weather.defer_one_in;
-        if world.draw(|rng| rng.one_in(defer)) {
+        if world.defers(life) {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }

@@ -24,6 +24,7 @@ use drowse_shared::{
     shutdown::Shutdown,
     token::Token,
 };
+use futures_util::future::join_all;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -37,18 +38,19 @@ mod client;
 mod disk;
 /// What must hold.
 mod laws;
+/// What a run will do.
+pub mod plan;
 /// The machine as the laws see it.
 mod witness;
 
 pub use client::{Client, Ended};
 pub use disk::Disk;
 pub use laws::{Answer, Laws};
+pub use plan::Plan;
 use witness::Witness;
 
-/// The hosts of a fleet with one gateway.
-pub const ONE_GATEWAY: &[&str] = &["g"];
-/// The hosts of a fleet with two.
-pub const TWO_GATEWAYS: &[&str] = &["g", "h"];
+/// The hosts of the gateways.
+pub const GATEWAYS: [&str; 2] = ["g", "h"];
 /// Where gateways listen.
 const GATEWAY_PORT: u16 = 4677;
 /// The hosts and ids of the nodes.
@@ -57,8 +59,6 @@ pub const NODES: [&str; 3] = ["n0", "n1", "n2"];
 pub const CLIENTS: [&str; 4] = ["c0", "c1", "c2", "c3"];
 /// The names clients use.
 const NAMES: [&str; 6] = ["ada", "bob", "cyd", "dan", "eve", "fay"];
-/// Verbs of each client while there is trouble.
-const VERBS: u64 = 30;
 /// How soon everything works again once nothing is broken.
 const RECOVERY: Duration = Duration::from_secs(120);
 
@@ -105,11 +105,12 @@ impl Meter for Roomy {
 
 impl Fleet {
     /// Every host down, every disk empty.
-    pub fn new(world: &World, gateways: &'static [&'static str]) -> Self {
+    pub fn new(world: &World, gateways: &'static [&'static str], nodes: &'static [&'static str]) -> Self {
         let home = tempfile::tempdir().expect("a directory for node.json");
         let path = Utf8PathBuf::from_path_buf(home.path().to_owned()).expect("temporary paths are UTF-8");
         world.set_home(path.as_str());
-        let node = |name| Node { machine: Machine::default(), ledger: Disk::new(), state: path.join(name) };
+        let node =
+            |name: &str| Node { machine: Machine::default(), ledger: Disk::new(), state: path.join(name) };
         Self {
             world: world.clone(),
             laws: Laws::new(world),
@@ -117,14 +118,14 @@ impl Fleet {
             gateways,
             databases: Arc::new(gateways.iter().map(|name| (*name, Disk::new())).collect()),
             runtime_fails_one_in: Arc::default(),
-            nodes: Arc::new(NODES.map(|name| (name, node(name))).into()),
+            nodes: Arc::new(nodes.iter().map(|name| (*name, node(name))).collect()),
             _home: Arc::new(home),
         }
     }
 
     /// Starts the daemons and the clients' hosts, and waits until the fleet is whole.
     pub async fn start(&self) {
-        for name in NODES {
+        for &name in self.nodes.keys() {
             let fleet = self.clone();
             self.world.host(name, move |env| fleet.clone().node(env, name));
         }
@@ -188,40 +189,43 @@ impl Fleet {
         }
     }
 
-    /// Clients use names while everything around them breaks.
-    async fn trouble_and_work(&self) {
-        let work = |me: &'static str| {
-            self.world.on(me, |env| {
+    /// Clients use names while everything around them breaks. It ends when the clients have asked everything.
+    async fn trouble_and_work(&self, plan: &Plan) {
+        self.runtime_fails_one_in.store(plan.runtime_fails_one_in, Relaxed);
+        let work = CLIENTS.map(|me| {
+            let actions = plan.actions.iter().filter(|action| action.client == me).cloned().collect();
+            self.world.on(me, move |env| {
                 let client = Client::new(self, me, &env);
-                async move { client.live(VERBS, &NAMES).await }
+                async move { client.live(actions).await }
             })
+        });
+        let trouble = async {
+            self.chaos(&plan.troubles).await;
+            std::future::pending::<()>().await;
         };
-        let [a, b, c, d] = CLIENTS.map(work);
-        let all = async { tokio::join!(a, b, c, d) };
-        self.runtime_fails_one_in.store(self.world.draw(|rng| if rng.one_in(2) { 0 } else { 40 }), Relaxed);
         drowse_shared::select_biased! {
-            _ = all => {}
-            () = self.chaos() => {}
+            _ = join_all(work) => {}
+            () = trouble => {}
         }
     }
 
     /// Once nothing is broken everything works, and there is exactly what was acknowledged.
-    async fn settle(&self, names: &'static [&'static str]) {
+    async fn settle(&self, names: Vec<String>, weather: Weather) {
         self.repair().await;
         self.runtime_fails_one_in.store(0, Relaxed);
-        self.world.set_weather(Weather { slow_one_in: 0, duplicate_one_in: 0, ..Weather::USUAL });
+        self.world.set_weather(Weather { slow_one_in: 0, duplicate_one_in: 0, ..weather });
         let fleet = self.clone();
         let held = self.world.on(CLIENTS[0], |env| async move {
             let client = Client::new(&fleet, CLIENTS[0], &env);
             let mut held = BTreeMap::new();
-            for name in names {
+            for name in &names {
                 client.insist(name, RECOVERY).await;
             }
             // A destroy whose caller left is carried out all the same, and what is half removed goes; then it is quiet.
             sleep(laws::LINGERS).await;
             for name in names {
-                if let Some(acquired) = client.insist(name, RECOVERY).await {
-                    held.insert((*name).to_owned(), vec![acquired.space.id]);
+                if let Some(acquired) = client.insist(&name, RECOVERY).await {
+                    held.insert(name, vec![acquired.space.id]);
                 }
             }
             held
@@ -236,13 +240,15 @@ impl Fleet {
     }
 }
 
-/// Three nodes and four clients; delays, drops, cuts, falls, all from one seed. The laws are checked throughout.
-pub fn scenario(seed: u64, gateways: &'static [&'static str]) -> Run<()> {
-    run(seed, move |world| async move {
-        let fleet = Fleet::new(&world, gateways);
+/// Carries out a plan: clients, and delays, drops, cuts, falls. The laws are checked throughout.
+pub fn scenario(plan: &Plan) -> Run<()> {
+    let plan = plan.clone();
+    run(plan.seed, move |world| async move {
+        world.set_weather(plan.weather);
+        let fleet = Fleet::new(&world, plan.gateways(), plan.nodes());
         fleet.start().await;
-        fleet.trouble_and_work().await;
-        fleet.settle(&NAMES).await;
+        fleet.trouble_and_work(&plan).await;
+        fleet.settle(plan.names(), plan.weather).await;
     })
 }
 
@@ -250,7 +256,7 @@ pub fn scenario(seed: u64, gateways: &'static [&'static str]) -> Run<()> {
 /// back. Answers whether it fell.
 pub fn fall_at(seed: u64, host: &'static str, fall: Fall, k: u64) -> Run<bool> {
     run(seed, move |world| async move {
-        let fleet = Fleet::new(&world, ONE_GATEWAY);
+        let fleet = Fleet::new(&world, &GATEWAYS[..1], &NODES);
         fleet.start().await;
         world.crash_at(host, Some(k), fall);
         let guest = fleet.clone();
@@ -266,7 +272,7 @@ pub fn fall_at(seed: u64, host: &'static str, fall: Fall, k: u64) -> Run<bool> {
                 ("destroySpace", &one),
                 ("acquireSpace", &one),
             ] {
-                client.call(verb, NAMES[0], body, None).await;
+                client.call(GATEWAYS[0], verb, NAMES[0], body, None).await;
             }
         });
         let back = async {
@@ -285,7 +291,7 @@ pub fn fall_at(seed: u64, host: &'static str, fall: Fall, k: u64) -> Run<bool> {
             () = back => {}
         }
         let fell = world.life_of(host) > 1 || !world.is_up(host);
-        fleet.settle(&NAMES[..1]).await;
+        fleet.settle(vec![NAMES[0].to_owned()], Weather::USUAL).await;
         fell
     })
 }
@@ -295,13 +301,13 @@ pub fn fall_at(seed: u64, host: &'static str, fall: Fall, k: u64) -> Run<bool> {
 pub fn crosswise(seed: u64) -> Run<()> {
     run(seed, move |world| async move {
         world.set_weather(Weather { defer_one_in: 0, ..Weather::CALM });
-        let fleet = Fleet::new(&world, TWO_GATEWAYS);
+        let fleet = Fleet::new(&world, &GATEWAYS, &NODES);
         fleet.start().await;
         let acquire = async |me: &'static str, gateway: &'static str, name: &'static str| {
             let fleet = fleet.clone();
             let work = world.on(me, move |env| async move {
-                let client = Client::at(&fleet, me, &env, gateway);
-                client.call("acquireSpace", name, &json!({ "name": name }), None).await
+                let client = Client::new(&fleet, me, &env);
+                client.call(gateway, "acquireSpace", name, &json!({ "name": name }), None).await
             });
             work.await
         };
@@ -316,6 +322,6 @@ pub fn crosswise(seed: u64) -> Run<()> {
             }
         };
         tokio::join!(acquire(CLIENTS[1], "g", NAMES[0]), acquire(CLIENTS[2], "h", NAMES[0]), cross);
-        fleet.settle(&NAMES[..2]).await;
+        fleet.settle(NAMES[..2].iter().map(|name| (*name).to_owned()).collect(), Weather::USUAL).await;
     })
 }

@@ -4,13 +4,17 @@ use std::sync::{
 };
 
 use drowse_shared::seams::{BoxFuture, Env};
+use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
+
+use super::rng;
 
 /// What runs on a host, from each of its starts.
 pub(super) type Main = Arc<dyn Fn(Env) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// How a host goes down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Fall {
     /// The process dies; its kernel resets what was open and refuses what comes.
     Process,
@@ -22,6 +26,8 @@ pub enum Fall {
 #[derive(Debug)]
 pub(super) struct Life {
     pub(super) host: String,
+    /// What the host's streams of chance go by.
+    pub(super) key: u64,
     pub(super) generation: u64,
     /// How far this life's wall clock is off, in milliseconds.
     pub(super) clock_off_ms: i64,
@@ -33,6 +39,7 @@ impl Life {
     pub(super) fn new(host: &str, generation: u64, clock_off_ms: i64) -> Arc<Self> {
         Arc::new(Self {
             host: host.to_owned(),
+            key: rng::key(host),
             generation,
             clock_off_ms,
             dead: AtomicBool::new(false),

@@ -10,6 +10,7 @@ use super::{
     env::SimEnv,
     host::Life,
     pipe::{Connection, Stream},
+    rng::{self, Chance},
     world::World,
 };
 
@@ -77,7 +78,8 @@ async fn dial(world: &World, life: &Arc<Life>, to: &str) -> io::Result<BoxIo> {
         return never().await;
     }
     let (from, host) = (&*life.host, host_of(to));
-    let lag = world.lock().lag();
+    let (there, back) = (rng::link(life.key, rng::key(host)), rng::link(rng::key(host), life.key));
+    let lag = world.lock().lag(there);
     world.note(&format!("{from}>{to} SYN"));
     sleep(lag).await;
     loop {
@@ -96,7 +98,7 @@ async fn dial(world: &World, life: &Arc<Life>, to: &str) -> io::Result<BoxIo> {
         return never().await;
     }
     let Some((number, back)) = arrive(world, life, to) else {
-        let back = world.lock().lag();
+        let back = world.lock().lag(back);
         sleep(back).await;
         world.note(&format!("{from}>{to} REFUSED"));
         return Err(io::ErrorKind::ConnectionRefused.into());
@@ -111,7 +113,7 @@ fn arrive(world: &World, life: &Arc<Life>, to: &str) -> Option<(u64, std::time::
     let mut state = world.lock();
     let there = state.listeners.get(to)?.life.clone();
     let twice = state.weather.duplicate_one_in;
-    let twice = state.rng.one_in(twice);
+    let twice = state.chance(Chance::Twice, rng::link(life.key, there.key)).one_in(twice);
     state.connections_made += 1;
     let number = state.connections_made;
     state.connections.insert(number, Connection::new(life, &there));
@@ -123,7 +125,7 @@ fn arrive(world: &World, life: &Arc<Life>, to: &str) -> Option<(u64, std::time::
         state.connections.insert(ghost, Connection::new(life, &there));
         ghost
     });
-    let back = state.lag();
+    let back = state.lag(rng::link(there.key, life.key));
     let listener = state.listeners.get_mut(to)?;
     for number in std::iter::once(number).chain(ghost) {
         listener.queue.push_back((number, format!("{}:{}", life.host, 10_000 + number)));

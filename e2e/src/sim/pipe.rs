@@ -14,6 +14,7 @@ use tokio::{
 
 use super::{
     host::Life,
+    rng,
     world::{State, World},
 };
 
@@ -63,6 +64,11 @@ impl Pipe {
             reader: None,
             writer: None,
         }
+    }
+
+    /// What its stream of chance goes by.
+    fn link(&self) -> u64 {
+        rng::link(self.from.key, self.to.key)
     }
 
     /// Bytes wait for a life that ended.
@@ -188,7 +194,11 @@ impl State {
 
     fn send(&mut self, number: u64, side: usize, bytes: &[u8], waker: &Waker) -> Poll<io::Result<usize>> {
         let now = Instant::now();
-        let (lag, back) = (self.lag(), self.lag());
+        let Some(connection) = self.connections.get(&number) else {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        };
+        let (there, here) = (connection.pipes[side].link(), connection.pipes[1 - side].link());
+        let (lag, back) = (self.lag(there), self.lag(here));
         let Some(connection) = self.connections.get(&number) else {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         };
@@ -237,7 +247,10 @@ impl State {
     }
 
     fn finish(&mut self, number: u64, side: usize) {
-        let at = Instant::now() + self.lag();
+        let Some(link) = self.connections.get(&number).map(|connection| connection.pipes[side].link()) else {
+            return;
+        };
+        let at = Instant::now() + self.lag(link);
         let Some(connection) = self.connections.get_mut(&number) else { return };
         let pipe = &mut connection.pipes[side];
         if pipe.fin.is_some() {

@@ -5,6 +5,7 @@ use std::{
 };
 
 use drowse_shared::seams::Env;
+use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{Notify, oneshot},
     time::{Instant, sleep},
@@ -17,12 +18,13 @@ use super::{
     interpose,
     net::Listener,
     pipe::Connection,
-    rng::Rng,
+    rng::{self, Chance, Rng, Streams},
     run::FAILED,
 };
 
 /// How things go when nothing is broken on purpose. Times in whole milliseconds, as tokio's timers have it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Weather {
     /// What most segments take.
     pub lag_ms: (u64, u64),
@@ -61,7 +63,7 @@ impl Weather {
 
 /// Everything there is: plain data under one lock that is never held across a wait.
 pub(super) struct State {
-    pub(super) rng: Rng,
+    streams: Streams,
     start: Instant,
     story: Vec<String>,
     failures: Vec<String>,
@@ -87,12 +89,20 @@ impl State {
         self.story.push(line);
     }
 
-    pub(super) fn lag(&mut self) -> Duration {
+    /// The stream of chance of a host or a link, by its key.
+    pub(super) fn chance(&mut self, chance: Chance, whose: u64) -> &mut Rng {
+        let now_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.streams.of(chance, whose, now_ms)
+    }
+
+    /// What the next segment on a link takes.
+    pub(super) fn lag(&mut self, link: u64) -> Duration {
         let Weather { lag_ms: (least, most), slow_one_in, slow_ms_max, .. } = self.weather;
-        let ms = if self.rng.one_in(slow_one_in) {
-            self.rng.below(slow_ms_max + 1)
+        let rng = self.chance(Chance::Lag, link);
+        let ms = if rng.one_in(slow_one_in) {
+            rng.below(slow_ms_max + 1)
         } else {
-            least + self.rng.below(most - least + 1)
+            least + rng.below(most.saturating_sub(least) + 1)
         };
         Duration::from_millis(ms)
     }
@@ -134,7 +144,7 @@ impl State {
     }
 
     fn fall(&mut self, name: &str, fall: Fall) {
-        let at = Instant::now() + self.lag();
+        let at = Instant::now() + self.lag(rng::key(name));
         let Some(host) = self.hosts.get_mut(name) else { return };
         host.life.end(fall);
         host.falls_at = None;
@@ -176,7 +186,7 @@ pub struct World(Arc<Mutex<State>>);
 impl World {
     pub(super) fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(State {
-            rng: Rng::new(seed),
+            streams: Streams::new(seed),
             start: Instant::now(),
             story: Vec::new(),
             failures: Vec::new(),
@@ -223,9 +233,16 @@ impl World {
         self.lock().home = Some(directory.to_owned());
     }
 
-    /// Draws from the world's own randomness.
-    pub fn draw<T>(&self, from: impl FnOnce(&mut Rng) -> T) -> T {
-        from(&mut self.lock().rng)
+    /// Draws from the stream that decides such things for this host.
+    pub fn draw<T>(&self, chance: Chance, host: &str, from: impl FnOnce(&mut Rng) -> T) -> T {
+        from(self.lock().chance(chance, rng::key(host)))
+    }
+
+    /// Whether the next poll of a life's task is put off.
+    pub(super) fn defers(&self, life: &Life) -> bool {
+        let mut state = self.lock();
+        let one_in = state.weather.defer_one_in;
+        state.chance(Chance::Defer, life.key).one_in(one_in)
     }
 
     /// Writes a line into the story.
@@ -268,7 +285,8 @@ impl World {
         let (life, main) = {
             let mut state = self.lock();
             let most = state.weather.clock_off_ms_max;
-            let off = i64::try_from(state.rng.below(2 * most + 1)).unwrap_or(0);
+            let off = state.chance(Chance::Clock, rng::key(name)).below(2 * most + 1);
+            let off = i64::try_from(off).unwrap_or(0);
             let off = off - i64::try_from(most).unwrap_or(0);
             let last = state.hosts.get(name);
             let generation = last.map_or(0, |host| host.life.generation) + 1;
@@ -287,7 +305,7 @@ impl World {
             };
             state.hosts.insert(name.to_owned(), host);
             // What peers keep sending to an earlier life is answered with a reset now.
-            let at = Instant::now() + state.lag();
+            let at = Instant::now() + state.lag(rng::key(name));
             for connection in state.connections.values_mut() {
                 for side in 0..2 {
                     let sent = &connection.pipes[side];
@@ -368,16 +386,19 @@ impl World {
                 return;
             }
         }
+        let starting = Starting { world: self, host };
         self.crash(host, Fall::Process);
         self.buried(host).await;
         sleep(down).await;
+        drop(starting);
         self.begin(host, None);
     }
 
     /// Waits until everything of the host's fallen life is dropped, and with it every handle on its disks.
     async fn buried(&self, host: &str) {
-        let tasks = self.lock().hosts.get_mut(host).map(|h| std::mem::take(&mut h.tasks));
-        for task in tasks.unwrap_or_default() {
+        loop {
+            let task = self.lock().hosts.get_mut(host).and_then(|h| h.tasks.pop());
+            let Some(task) = task else { return };
             let _ = task.await;
         }
     }
@@ -456,6 +477,20 @@ impl World {
         let hosts = std::mem::take(&mut self.lock().hosts);
         drop(hosts);
         tokio::runtime::Handle::current().metrics().num_alive_tasks()
+    }
+}
+
+/// Somebody is starting a host; if that is given up, somebody else may.
+struct Starting<'a> {
+    world: &'a World,
+    host: &'a str,
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        if let Some(host) = self.world.lock().hosts.get_mut(self.host) {
+            host.restarts = false;
+        }
     }
 }
 

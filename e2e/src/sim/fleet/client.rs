@@ -7,9 +7,10 @@ use drowse_shared::{
     seams::Env,
 };
 use serde_json::{Value, json};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::{Fleet, laws::Answer};
+use super::{Fleet, laws::Answer, plan::Action};
+use crate::sim::Chance;
 
 /// Longer than any deadline of the fleet: who waits this long is told something.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -22,8 +23,6 @@ pub struct Client {
     me: String,
     env: Env,
     http: HttpClient<Body>,
-    /// The gateways it uses.
-    gateways: Vec<&'static str>,
 }
 
 /// How a call ended.
@@ -40,23 +39,13 @@ pub enum Ended {
 impl Client {
     /// On the host `me`, whose seams are `env`.
     pub fn new(fleet: &Fleet, me: &str, env: &Env) -> Self {
-        Self {
-            fleet: fleet.clone(),
-            me: me.to_owned(),
-            env: env.clone(),
-            http: client(env),
-            gateways: fleet.gateways.to_vec(),
-        }
+        Self { fleet: fleet.clone(), me: me.to_owned(), env: env.clone(), http: client(env) }
     }
 
-    /// Uses one gateway only.
-    pub fn at(fleet: &Fleet, me: &str, env: &Env, gateway: &'static str) -> Self {
-        Self { gateways: vec![gateway], ..Self::new(fleet, me, env) }
-    }
-
-    /// One verb about one name. A caller without patience leaves.
+    /// One verb about one name, at one gateway. A caller without patience leaves.
     pub async fn call(
         &self,
+        gateway: &str,
         verb: &'static str,
         name: &str,
         body: &Value,
@@ -64,10 +53,6 @@ impl Client {
     ) -> Ended {
         let (world, laws) = (&self.fleet.world, &self.fleet.laws);
         let wish = laws.asks(verb, name);
-        let gateway = match self.gateways.as_slice() {
-            [only] => *only,
-            several => world.draw(|rng| *rng.pick(several)),
-        };
         let life = world.life_of(gateway);
         let ended = match timeout(patience.unwrap_or(PATIENCE), self.send(gateway, verb, body)).await {
             Ok(Ok(answer)) => Ended::Told(answer),
@@ -106,26 +91,13 @@ impl Client {
         Ok(Answer { status, says_when, body })
     }
 
-    /// Uses names as people do, and leaves early now and then.
-    pub async fn live(&self, verbs: u64, names: &[&str]) {
-        for _ in 0..verbs {
-            let (pause, name, dice, leaves) = self.fleet.world.draw(|rng| {
-                let leaves = rng.one_in(4).then(|| Duration::from_millis(rng.below(1500)));
-                (rng.below(2500), (*rng.pick(names)).to_owned(), rng.below(100), leaves)
-            });
-            sleep(Duration::from_millis(pause)).await;
-            let one = json!({ "name": name });
-            let (verb, body) = match dice {
-                0..45 => ("acquireSpace", one),
-                45..65 => ("execCommand", json!({ "name": name, "command": "true" })),
-                65..79 => ("destroySpace", one),
-                79..87 => ("getSpace", one),
-                87..90 => ("freezeSpace", one),
-                90..93 => ("stopSpace", one),
-                93..96 => ("wakeSpace", one),
-                _ => ("listSpaces", json!({})),
-            };
-            self.call(verb, &name, &body, leaves).await;
+    /// Asks what a plan says, one thing after the other, and leaves early where it says so.
+    pub async fn live(&self, actions: Vec<Action>) {
+        let began = Instant::now();
+        for Action { at_ms, gateway, verb, name, leaves_after_ms, .. } in actions {
+            sleep_until(began + Duration::from_millis(at_ms)).await;
+            let (verb, body) = verb.call(&name);
+            self.call(&gateway, verb, &name, &body, leaves_after_ms.map(Duration::from_millis)).await;
         }
     }
 
@@ -134,7 +106,8 @@ impl Client {
         let start = self.fleet.world.elapsed();
         let mut last = None;
         while self.fleet.world.elapsed() - start < within {
-            let ended = self.call("acquireSpace", name, &json!({ "name": name }), None).await;
+            let gateway = self.fleet.world.draw(Chance::Whim, &self.me, |rng| *rng.pick(self.fleet.gateways));
+            let ended = self.call(gateway, "acquireSpace", name, &json!({ "name": name }), None).await;
             if let Ended::Told(Answer { status: 200, body, .. }) = &ended {
                 return serde_json::from_value(body.clone()).ok();
             }

@@ -16,7 +16,7 @@ use drowse_shared::{
 use tokio::time::sleep;
 
 use super::Laws;
-use crate::sim::{World, world::Pulse};
+use crate::sim::{Chance, World, world::Pulse};
 
 /// A life's way to its machine that takes time, can be its last, and is seen by the laws.
 pub(super) struct Witness {
@@ -32,7 +32,9 @@ pub(super) struct Witness {
 impl Witness {
     /// A call begins: it takes its time, and its effect may never come.
     async fn begin(&self, what: &'static str) -> Result<()> {
-        let ms = self.world.draw(|rng| if rng.one_in(25) { rng.below(3000) } else { rng.below(20) });
+        let ms = self.world.draw(Chance::Runtime, self.host, |rng| {
+            if rng.one_in(25) { rng.below(3000) } else { rng.below(20) }
+        });
         sleep(Duration::from_millis(ms)).await;
         self.pulse.beat(what).await;
         self.fails(what)
@@ -47,7 +49,7 @@ impl Witness {
 
     fn fails(&self, what: &'static str) -> Result<()> {
         let one_in = self.fails_one_in.load(Relaxed);
-        if self.world.draw(|rng| rng.one_in(one_in)) {
+        if self.world.draw(Chance::Runtime, self.host, |rng| rng.one_in(one_in)) {
             self.world.note(&format!("{} runtime fails: {what}", self.host));
             return Err(Error::Runtime { what, says: "the seed says no".to_owned() });
         }
