@@ -23,6 +23,8 @@ pub mod ledger;
 pub mod lifecycle;
 /// What only this life of the daemon knows about spaces.
 pub mod live;
+/// Points at which this daemon may die, by name.
+pub mod milestone;
 /// What a space is and what each event makes of it.
 pub mod space;
 /// Permissions to create, given out with a "no".

@@ -16,6 +16,7 @@ use crate::{
     door::error,
     executor::{self, Executor},
     ledger,
+    milestone::{Milestone, Moment},
     node::{Node, Slot, not_found},
     space::{
         Space, State,
@@ -46,18 +47,6 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 const EFFECTS_MAX: usize = 6;
 
 impl Effect {
-    /// The name in messages and logs.
-    fn what(self) -> &'static str {
-        match self {
-            Self::Create => "create",
-            Self::Start => "start",
-            Self::Freeze => "freeze",
-            Self::Thaw => "thaw",
-            Self::Stop => "stop",
-            Self::Destroy => "destroy",
-        }
-    }
-
     /// After how long the space is shown as unresponsive, and after how long nobody waits any more.
     fn patience(self) -> (Duration, Duration) {
         let (shown, given_up) = match self {
@@ -141,15 +130,15 @@ impl Node {
         call: impl Future<Output = executor::Result<T>> + Send + 'static,
     ) -> executor::Result<T> {
         let (shown, given_up) = effect.patience();
-        let guard = self.live.call(id, effect.what(), shown);
-        let call = self.env.finish(effect.what(), async move {
+        let guard = self.live.call(id, effect.word(), shown);
+        let call = self.env.finish(effect.word(), async move {
             let answer = call.await;
             guard.answered(!matches!(answer, Err(executor::Error::Timeout { .. })));
             answer
         });
         match tokio::time::timeout(given_up, call).await {
             Ok(Some(answer)) => answer,
-            Ok(None) | Err(_) => Err(executor::Error::Timeout { what: effect.what(), after: given_up }),
+            Ok(None) | Err(_) => Err(executor::Error::Timeout { what: effect.word(), after: given_up }),
         }
     }
 
@@ -173,6 +162,11 @@ impl Node {
         .await
     }
 
+    /// An effect came this far.
+    pub(crate) fn reached(&self, effect: Effect, moment: Moment) {
+        self.milestones.reached(Milestone::Effect(effect, moment));
+    }
+
     /// Follows an event to its end. The caller holds the slot. Answers the space afterwards; `None` when it is gone.
     ///
     /// # Errors
@@ -181,32 +175,46 @@ impl Node {
         let mut event = event;
         let mut failure: Option<WireError> = None;
         for _ in 0..=EFFECTS_MAX {
+            let ended = match event {
+                Event::Done(effect) | Event::Failed(effect, _) => Some(effect),
+                _ => None,
+            };
+            // What an effect led to is written: its outcome, or the intent of the next.
+            let settled =
+                |node: &Self| ended.into_iter().for_each(|effect| node.reached(effect, Moment::Settled));
             match step(&space.state, event) {
                 Step::Rest => break,
                 Step::Refuse(refusal) => return Err(failure.unwrap_or_else(|| refused(&space, refusal))),
-                Step::Become(settled) => {
+                Step::Become(next) => {
                     if matches!(event, Event::Done(Effect::Start | Effect::Thaw)) {
                         // Whoever woke it says so only after the slot is free again.
                         self.live.renew(space.id);
                     }
-                    self.settle(&mut space, settled.into()).await?;
+                    self.settle(&mut space, next.into()).await?;
+                    settled(self);
                     break;
                 }
                 Step::Break(cause) => {
                     let broken = self.broken(&space, cause);
                     tracing::error!(space = %space.id, name = space.name.as_str(), cause, "the space is broken");
                     self.settle(&mut space, State::Broken(broken)).await?;
+                    settled(self);
                     break;
                 }
                 Step::Forget => {
                     self.ledger.forget(space.id).await.map_err(error::ledger)?;
+                    settled(self);
                     self.live.forget(space.id);
                     self.ledger.restore_ballast().await;
                     return failure.map_or(Ok(None), Err);
                 }
                 Step::Do(meanwhile, effect) => {
                     self.begin(&mut space, meanwhile, effect).await?;
-                    event = match self.perform(&space, effect).await {
+                    settled(self);
+                    self.reached(effect, Moment::Begun);
+                    let done = self.perform(&space, effect).await;
+                    self.reached(effect, Moment::Ended);
+                    event = match done {
                         Ok(()) => Event::Done(effect),
                         Err(executor::Error::Vitality { vitality, .. })
                             if failure.is_none() && space.state != State::Creating =>
@@ -218,7 +226,7 @@ impl Node {
                         }
                         Err(why) => {
                             tracing::warn!(
-                                space = %space.id, name = space.name.as_str(), effect = effect.what(),
+                                space = %space.id, name = space.name.as_str(), effect = effect.word(),
                                 error = %error::chain(&why), "an effect failed"
                             );
                             let fault = fault(&why);
@@ -237,11 +245,14 @@ impl Node {
     }
 
     async fn begin(&self, space: &mut Space, meanwhile: Meanwhile, effect: Effect) -> Result<(), WireError> {
+        // The row of a create is its intent: it was written before the first event.
+        if effect != Effect::Create {
+            self.reached(effect, Moment::Meant);
+        }
         let next = match meanwhile {
             // Stopping ends processes: that is written before. Freeze and thaw are the kernel's to tell.
             Meanwhile::AsItWas if effect == Effect::Stop => space.state.clone(),
             Meanwhile::AsItWas => return Ok(()),
-            // Its row was written with this intent.
             Meanwhile::Creating if effect == Effect::Create => return Ok(()),
             Meanwhile::Creating => State::Creating,
             Meanwhile::Waking => State::Waking,

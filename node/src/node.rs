@@ -19,7 +19,7 @@ use drowse_shared::{
 
 use crate::{
     agent_client::process::Place, config::Config, door::metrics::Metrics, executor::Executor, fleet::Fleet,
-    ledger::Ledger, live::Live, reading::Meter, space::Space, tickets::Tickets,
+    ledger::Ledger, live::Live, milestone::Milestones, reading::Meter, space::Space, tickets::Tickets,
 };
 
 /// The slot of a name, while it is held.
@@ -49,6 +49,8 @@ pub struct Node {
     pub live: Live,
     /// What the gateways said.
     pub fleet: Fleet,
+    /// Sees what is done to spaces.
+    pub milestones: Arc<dyn Milestones>,
     /// Measures the machine.
     pub meter: Arc<dyn Meter>,
     /// What `/metrics` shows.

@@ -24,6 +24,7 @@ use crate::{
     ledger::{self, Database, Ledger, identity},
     lifecycle::{idle, reconcile},
     live::Live,
+    milestone::{Milestone, Milestones, Row, unwatched},
     node::Node,
     reading::{self, Meter},
     tickets::Tickets,
@@ -41,6 +42,8 @@ pub struct Parts {
     pub executor: OpenExecutor,
     /// Measures the machine.
     pub meter: Arc<dyn Meter>,
+    /// Sees what is done to spaces; nobody in production.
+    pub milestones: Arc<dyn Milestones>,
 }
 
 impl Parts {
@@ -49,6 +52,15 @@ impl Parts {
     /// # Errors
     /// When the machine cannot be measured.
     pub fn open(env: &Env, config: &Config) -> anyhow::Result<Self> {
+        Self::watched(env, config, unwatched())
+    }
+
+    /// The same, and somebody watches.
+    ///
+    /// # Errors
+    /// When the machine cannot be measured.
+    pub fn watched(env: &Env, config: &Config, milestones: Arc<dyn Milestones>) -> anyhow::Result<Self> {
+        let watching = milestones.clone();
         let meter = reading::Machine::new(config.state.clone()).context("measuring this machine")?;
         let (env, config) = (env.clone(), config.clone());
         let executor: OpenExecutor = match config.executor {
@@ -57,12 +69,12 @@ impl Parts {
             }
             Runs::Oci => Box::new(move |ledger_id| {
                 Box::pin(async move {
-                    let oci = Oci::open(env, oci_config(config, ledger_id)).await?;
+                    let oci = Oci::open(env, oci_config(config, ledger_id, watching)).await?;
                     Ok(Arc::new(oci) as _)
                 })
             }),
         };
-        Ok(Self { database: Database::File, executor, meter: Arc::new(meter) })
+        Ok(Self { database: Database::File, executor, meter: Arc::new(meter), milestones })
     }
 
     /// Parts over an executor that is already there.
@@ -71,12 +83,13 @@ impl Parts {
             database: Database::File,
             executor: Box::new(|_| Box::pin(async move { Ok(executor) })),
             meter,
+            milestones: unwatched(),
         }
     }
 }
 
 /// What the oci executor is told, from the settings of a node.
-pub fn oci_config(config: Config, ledger_id: LedgerId) -> OciConfig {
+pub fn oci_config(config: Config, ledger_id: LedgerId, milestones: Arc<dyn Milestones>) -> OciConfig {
     OciConfig {
         runtime: config.runtime.into(),
         state: config.state,
@@ -86,6 +99,7 @@ pub fn oci_config(config: Config, ledger_id: LedgerId) -> OciConfig {
         cgroup_parent: config.cgroup_parent,
         ledger_id,
         deadlines: Deadlines::default(),
+        milestones,
     }
 }
 
@@ -148,6 +162,7 @@ pub async fn build(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -
     let found = reconcile::survey(&*executor).await;
     let ledger_id = named.or_else(|| reconcile::identities(found.as_ref()).min()).unwrap_or(provisional);
     identity::keep(&ledger, &config.state, ledger_id).await?;
+    parts.milestones.reached(Milestone::Row(Row::Identity));
 
     // Port 0 must be bound to be known; any other port stays closed until this node may serve.
     let early = if config.listen.ends_with(":0") { Some(bind(&env, &config).await?) } else { None };
@@ -159,6 +174,7 @@ pub async fn build(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -
         tickets: Mutex::new(Tickets::default()),
         live: Live::default(),
         metrics: Metrics::default(),
+        milestones: parts.milestones,
         meter: parts.meter,
         shutdown,
         env,

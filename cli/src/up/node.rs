@@ -15,6 +15,7 @@ use drowse_node::{
     },
     ledger::Database,
     reading,
+    milestone::unwatched,
     service::oci_config,
 };
 use drowse_shared::{id::LedgerId, seams::Env, shutdown::Shutdown, token::Token};
@@ -89,6 +90,7 @@ pub(super) fn start(
             })
         }),
         meter: Arc::new(meter),
+        milestones: unwatched(),
     };
     let (env, shutdown, id) = (env.clone(), shutdown.clone(), settings.id.to_owned());
     daemons.spawn(async move {
@@ -123,7 +125,7 @@ async fn open(env: &Env, config: &Config, ledger_id: LedgerId) -> Result<Opened,
     if config.executor == Runs::Fake {
         return Ok(Opened::Fake(Fake::new(env, fake::Machine::default())));
     }
-    let settings = oci_config(config.clone(), ledger_id);
+    let settings = oci_config(config.clone(), ledger_id, unwatched());
     Ok(Opened::Oci(Oci::open(env.clone(), settings).await?))
 }
 

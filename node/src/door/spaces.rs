@@ -24,6 +24,7 @@ use crate::{
         create::{self, Outcome},
         destroy as removal, freeze as suspension, reconcile, stop as ending, wake as waking,
     },
+    milestone::{Milestone, Row},
     node::Node,
     space::Space,
 };
@@ -156,6 +157,7 @@ async fn change(
             let row = edit(row)?;
             worker.ledger.set_policy(row.id, row.policy).await.map_err(error::ledger)?;
             worker.ledger.set_metadata(row.id, &row.metadata).await.map_err(error::ledger)?;
+            worker.milestones.reached(Milestone::Row(Row::Changed));
             worker.watch(&row);
             reconcile::write_card(&worker, &row).await;
             Ok(row)

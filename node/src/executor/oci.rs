@@ -22,6 +22,8 @@ use drowse_shared::{
     seams::{BoxFuture, BoxIo, Env},
 };
 
+use crate::milestone::Milestones;
+
 use super::{Capabilities, Card, Error, Executor, Found, Result, Stats, Vitality};
 
 /// The container's `config.json`.
@@ -34,6 +36,8 @@ mod create;
 mod dial;
 /// The image and the card.
 mod disk;
+/// Files that a step changes.
+mod files;
 /// What exists on this machine.
 mod find;
 /// What all calls share: paths, deadlines, leases.
@@ -52,6 +56,8 @@ mod runtime;
 mod seccomp;
 /// From a disk to an answering agent.
 mod start;
+/// Every change of the machine, by name.
+mod step;
 /// From processes to a disk only.
 mod stop;
 /// Templates on this node.
@@ -61,6 +67,7 @@ mod userns;
 
 pub use instance::Error as InstanceError;
 pub use open::Error as OpenError;
+pub use step::{Program, Step};
 
 use host::Host;
 
@@ -114,6 +121,8 @@ pub struct OciConfig {
     pub ledger_id: LedgerId,
     /// How long things may take.
     pub deadlines: Deadlines,
+    /// Who sees the steps pass.
+    pub milestones: Arc<dyn Milestones>,
 }
 
 /// The executor over an OCI runtime.
@@ -130,7 +139,7 @@ impl Oci {
 
     /// Leaves the machine as it was, if no body is left on it; says whether it could. Call it last.
     pub async fn leave(&self) -> Result<bool> {
-        self.host.look("leave the machine", Host::leave).await
+        self.host.look("leave the machine", open::leave).await
     }
 
     /// The number of this node on its machine.
@@ -162,7 +171,8 @@ impl Executor for Oci {
             if !disk.image().is_file() {
                 return Err(Error::DiskMissing { id: card.id });
             }
-            disk::write_card(&disk, &card).map_err(disk::failed("write the card", &disk.card()))
+            host.take(Step::WriteCard, |leave| disk::write_card(leave, &disk, &card))
+                .map_err(disk::failed("write the card", &disk.card()))
         }))
     }
 

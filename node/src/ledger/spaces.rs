@@ -105,7 +105,7 @@ impl Ledger {
                     json(&space.spec)?,
                     json(&space.template)?,
                     json(&space.metadata)?,
-                    intent.map(intent_word),
+                    intent.map(Effect::word),
                 ],
             )
             .map(drop)
@@ -132,7 +132,7 @@ impl Ledger {
                     id.to_string(),
                     state.word().as_str(),
                     broken(&state)?,
-                    intent.map(intent_word)
+                    intent.map(Effect::word)
                 ])
                 .map(drop)
         })
@@ -204,17 +204,6 @@ fn sure(was: &State, is: &State) -> Write {
         (State::Creating, _) => Write::Hard,
         (_, State::Active | State::Frozen) => Write::Soft,
         _ => Write::Hard,
-    }
-}
-
-fn intent_word(effect: Effect) -> &'static str {
-    match effect {
-        Effect::Create => "create",
-        Effect::Start => "start",
-        Effect::Freeze => "freeze",
-        Effect::Thaw => "thaw",
-        Effect::Stop => "stop",
-        Effect::Destroy => "destroy",
     }
 }
 

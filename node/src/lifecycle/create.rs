@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::{refused, wake};
 use crate::{
     door::error,
+    milestone::Moment,
     node::{Node, Slot, not_found},
     space::{
         Space, State,
@@ -156,6 +157,7 @@ async fn new(
     let work = node.finish("create", async move {
         let _slot = slot;
         let space = planned(&worker, &wish, name).await?;
+        worker.reached(Effect::Create, Moment::Meant);
         worker.ledger.insert(&space, Some(Effect::Create)).await.map_err(error::ledger)?;
         let missing = not_found(&wish.name);
         let made = worker.drive(space, Event::Use).await?.ok_or(missing)?;

@@ -18,6 +18,7 @@ use crate::{
     door::error::chain,
     executor::{Executor, Found},
     ledger::{self, Ledger},
+    milestone::{Milestone, Row},
     node::Node,
     space::{
         Space, State,
@@ -117,7 +118,9 @@ async fn adopt(node: &Node, row: &mut Space, event: Event) -> Result<(), ledger:
     };
     tracing::info!(space = %row.id, name = row.name.as_str(), was = %row.state.word(), is = %state.word(), "reconciled");
     let was = std::mem::replace(&mut row.state, state);
-    node.ledger.set_state(row.id, &was, &row.state, intent).await
+    node.ledger.set_state(row.id, &was, &row.state, intent).await?;
+    node.milestones.reached(Milestone::Row(Row::Reconciled));
+    Ok(())
 }
 
 /// The ledger was lost: the card brings the row back.
@@ -129,7 +132,9 @@ async fn rebuild(node: &Node, card: crate::executor::Card, found: &Found) -> Res
     }
     tracing::info!(space = %space.id, name = space.name.as_str(), state = %space.state.word(), "rebuilt from its disk");
     node.watch(&space);
-    node.ledger.insert(&space, None).await
+    node.ledger.insert(&space, None).await?;
+    node.milestones.reached(Milestone::Row(Row::Rebuilt));
+    Ok(())
 }
 
 /// The ids the cards name, for a node that lost its own.

@@ -16,7 +16,7 @@
 
 use drowse_shared::api::spaces::{Broken, State as Word};
 
-use crate::executor::Vitality;
+use crate::{executor::Vitality, milestone::listed};
 
 /// What a space is doing, with what only exists in that state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,27 +57,22 @@ impl State {
     }
 }
 
-/// One thing the executor does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effect {
-    /// Makes the disk.
-    Create,
-    /// Starts the processes.
-    Start,
-    /// Suspends them.
-    Freeze,
-    /// Resumes them.
-    Thaw,
-    /// Ends them.
-    Stop,
-    /// Removes everything.
-    Destroy,
-}
-
-impl Effect {
-    /// Every effect.
-    pub const ALL: [Self; 6] =
-        [Self::Create, Self::Start, Self::Freeze, Self::Thaw, Self::Stop, Self::Destroy];
+listed! {
+    /// One thing the executor does. The word is what the ledger calls it.
+    pub enum Effect {
+        /// Makes the disk.
+        Create = "create",
+        /// Starts the processes.
+        Start = "start",
+        /// Suspends them.
+        Freeze = "freeze",
+        /// Resumes them.
+        Thaw = "thaw",
+        /// Ends them.
+        Stop = "stop",
+        /// Removes everything.
+        Destroy = "destroy",
+    }
 }
 
 /// Why an effect failed, as far as the state cares.

@@ -6,9 +6,12 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use camino::{Utf8Path, Utf8PathBuf};
-use drowse_node::executor::{
-    Card, Executor,
-    oci::{Deadlines, Oci, OciConfig},
+use drowse_node::{
+    executor::{
+        Card, Executor,
+        oci::{Deadlines, Oci, OciConfig},
+    },
+    milestone::unwatched,
 };
 use drowse_shared::{
     api::spaces::{Metadata, Policy, Spec},
@@ -59,6 +62,7 @@ impl Machine {
             cgroup_parent: format!("drowse-test-{name}-{unique:x}"),
             ledger_id: LedgerId::mint(&env),
             deadlines,
+            milestones: unwatched(),
         };
         if config.runtime == "wrapper" {
             config.runtime = state.join("wrapper");
@@ -137,6 +141,7 @@ impl Machine {
             cgroup_parent: parent.to_owned(),
             ledger_id: ledger.parse().expect("an id"),
             deadlines: Deadlines::default(),
+            milestones: unwatched(),
         };
         let oci = Oci::open(env.clone(), config.clone()).await.expect("opened");
         let dir_unused = Arc::new(tempfile::tempdir().expect("a directory"));

@@ -8,7 +8,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use drowse_shared::{api::spaces::Spec, id::SpaceId, seams::Env};
 use tokio::time::Instant;
 
-use super::paths::names_in;
+use super::{paths::names_in, step::Leave};
 
 /// Which cgroup trees this machine has.
 pub(super) mod tree;
@@ -97,7 +97,7 @@ impl Cgroups {
     }
 
     /// Makes the cgroups of a space and puts the ceiling on them.
-    pub(super) fn make(&self, id: SpaceId, spec: &Spec) -> io::Result<()> {
+    pub(super) fn make(&self, _: &Leave, id: SpaceId, spec: &Spec) -> io::Result<()> {
         for tree in &self.trees {
             let mut dir = tree.root.clone();
             let mut above = vec![dir.clone()];
@@ -158,7 +158,7 @@ impl Cgroups {
     }
 
     /// Moves pid 1 of a space out of the workload.
-    pub(super) fn move_to_agent(&self, id: SpaceId, pid: i32) -> io::Result<()> {
+    pub(super) fn move_to_agent(&self, _: &Leave, id: SpaceId, pid: i32) -> io::Result<()> {
         for tree in &self.trees {
             write(&self.dir(tree, id).join("agent/cgroup.procs"), &pid.to_string())?;
         }
@@ -184,7 +184,13 @@ impl Cgroups {
     }
 
     /// Suspends or resumes the workload and waits for it. A freeze that does not end in time is taken back.
-    pub(super) fn set_frozen(&self, id: SpaceId, frozen: bool, within: Duration) -> io::Result<bool> {
+    pub(super) fn set_frozen(
+        &self,
+        _: &Leave,
+        id: SpaceId,
+        frozen: bool,
+        within: Duration,
+    ) -> io::Result<bool> {
         let tree = self.freezer()?;
         let work = self.dir(tree, id).join("work");
         let (file, on, off) = match tree.version {
@@ -246,7 +252,7 @@ impl Cgroups {
     }
 
     /// Removes the cgroups of a space; false when something still lives in them.
-    pub(super) fn remove(&self, id: SpaceId) -> io::Result<bool> {
+    pub(super) fn remove(&self, _: &Leave, id: SpaceId) -> io::Result<bool> {
         let mut gone = true;
         for tree in &self.trees {
             gone &= remove_tree(&self.dir(tree, id))?;

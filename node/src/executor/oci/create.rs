@@ -5,8 +5,10 @@ use drowse_shared::id::SpaceId;
 use super::{
     super::{Card, Error, Result},
     disk::{self, failed},
+    files,
     host::Host,
     paths::Disk,
+    step::Step,
     stop, templates,
 };
 
@@ -15,11 +17,11 @@ pub(super) async fn create(host: &Arc<Host>, card: Card) -> Result<()> {
     let id = card.id;
     let made = make(host, card).await;
     if made.is_err() {
-        let remove = move |host: &Host| {
+        let clear = move |host: &Host| {
             let disk = host.paths.disk(id);
-            remove_all(&disk).map_err(failed("remove the disk", &disk.dir))
+            remove(host, &disk).map_err(failed("remove the disk", &disk.dir))
         };
-        if let Err(error) = host.kernel(id, "remove the disk", host.deadlines.command, remove).await {
+        if let Err(error) = host.kernel(id, "remove the disk", host.deadlines.command, clear).await {
             tracing::warn!(%id, %error, "what a failed create left could not be removed yet");
         }
     }
@@ -39,18 +41,23 @@ async fn make(host: &Arc<Host>, card: Card) -> Result<()> {
         let digest = &seeding.template.digest;
         let rootfs = templates::rootfs(&host.paths.templates, digest)
             .ok_or_else(|| Error::TemplateMissing { digest: digest.clone() })?;
-        disk::seed(&seeded, &seeding, &rootfs).map_err(failed("lay out the seed", &seeded))?;
-        disk::allocate(&laid, size_bytes).map_err(failed("make the image", &laid.dir))
+        host.take(Step::LaySeed, |leave| disk::seed(leave, &seeded, &seeding, &rootfs))
+            .map_err(failed("lay out the seed", &seeded))?;
+        host.take(Step::MakeImage, |leave| disk::allocate(leave, &laid, size_bytes))
+            .map_err(failed("make the image", &laid.dir))
     };
     host.kernel(id, "make the image", within, prepare).await?;
-    let made = disk::format(&disk, &seed, size_bytes, &body.dir.join("mkfs.log"), within).await;
+    let made = disk::format(&host.steps, &disk, &seed, size_bytes, &body.dir.join("mkfs.log"), within).await;
     let finish = move |host: &Host| {
         // Best effort: what is left in the run directory is cleaned up by the next start too.
-        let _ = std::fs::remove_dir_all(&host.paths.body(id).dir);
+        let _ = host.take(Step::RemoveBody, |leave| files::remove_all(leave, &host.paths.body(id).dir));
         made?;
-        disk::sync_image(&disk).map_err(failed("sync the image", &disk.dir))?;
-        disk::write_card(&disk, &card).map_err(failed("write the card", &disk.dir))?;
-        disk::sync_dir(&host.paths.spaces()).map_err(failed("sync the directory", &disk.dir))
+        host.take(Step::SyncImage, |_| disk::sync_image(&disk))
+            .map_err(failed("sync the image", &disk.dir))?;
+        host.take(Step::WriteCard, |leave| disk::write_card(leave, &disk, &card))
+            .map_err(failed("write the card", &disk.dir))?;
+        host.take(Step::SyncNames, |_| disk::sync_dir(&host.paths.spaces()))
+            .map_err(failed("sync the directory", &disk.dir))
     };
     host.kernel(id, "finish the disk", within, finish).await
 }
@@ -60,28 +67,29 @@ pub(super) async fn destroy(host: &Arc<Host>, id: SpaceId) -> Result<()> {
     stop::stop(host, id, None).await?;
     host.kernel(id, "remove the disk", host.deadlines.start, move |host| {
         let (disk, trash) = (host.paths.disk(id), Disk { dir: host.paths.trash(id) });
-        let remove = || -> io::Result<()> {
-            remove_all(&trash)?;
-            match std::fs::rename(&disk.dir, &trash.dir) {
-                // From here on it is no space any more, wherever this is cut.
-                Ok(()) => disk::sync_dir(&host.paths.spaces())?,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                Err(error) => return Err(error),
-            }
-            remove_all(&trash)
+        let destroy = || -> io::Result<()> {
+            // What an earlier removal left would be in the way of the name.
+            remove(host, &trash)?;
+            let aside = host.take(Step::TrashDisk, |leave| {
+                let aside = files::rename(leave, &disk.dir, &trash.dir)?;
+                if aside {
+                    // From here on it is no space any more, wherever this is cut.
+                    disk::sync_dir(&host.paths.spaces())?;
+                }
+                Ok::<_, io::Error>(aside)
+            })?;
+            if aside { remove(host, &trash) } else { Ok(()) }
         };
-        remove().map_err(failed("remove the disk", &disk.dir))
+        destroy().map_err(failed("remove the disk", &disk.dir))
     })
     .await
 }
 
-fn remove_all(disk: &Disk) -> io::Result<()> {
-    // The card first: a directory that is half removed must never pass for a whole one.
-    for gone in [std::fs::remove_file(disk.card()), std::fs::remove_dir_all(&disk.dir)] {
-        match gone {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+/// The card first: a directory that is half removed must never pass for a whole one.
+fn remove(host: &Host, disk: &Disk) -> io::Result<()> {
+    if !disk.dir.exists() {
+        return Ok(());
     }
-    Ok(())
+    host.take(Step::RemoveCard, |leave| files::remove_file(leave, &disk.card()))?;
+    host.take(Step::RemoveDisk, |leave| files::remove_all(leave, &disk.dir))
 }

@@ -12,6 +12,7 @@ use super::{
     bundle::hostname,
     paths::Disk,
     runtime,
+    step::{Leave, Program, Steps},
 };
 
 /// The owner of the home directory, on disk and inside.
@@ -37,7 +38,7 @@ const SPARE_FILES: u32 = 8;
 const SPARE_FILE_BYTES: usize = 4096;
 
 /// Makes the spare files that are missing, as far as there is room.
-pub(super) fn keep_spare(dir: &Utf8Path) {
+pub(super) fn keep_spare(_: &Leave, dir: &Utf8Path) {
     let spare = dir.join(SPARE);
     let _ = std::fs::create_dir(&spare);
     for number in 0..SPARE_FILES {
@@ -47,14 +48,14 @@ pub(super) fn keep_spare(dir: &Utf8Path) {
 }
 
 /// Gives the room of the spare files away.
-pub(super) fn use_spare(dir: &Utf8Path) {
+pub(super) fn use_spare(_: &Leave, dir: &Utf8Path) {
     for number in 0..SPARE_FILES {
         let _ = std::fs::remove_file(dir.join(SPARE).join(number.to_string()));
     }
 }
 
 /// Lays out what a new disk begins with: an empty layer with the machine's own names, and the template's home.
-pub(super) fn seed(dir: &Utf8Path, card: &Card, rootfs: &Utf8Path) -> io::Result<()> {
+pub(super) fn seed(leave: &Leave, dir: &Utf8Path, card: &Card, rootfs: &Utf8Path) -> io::Result<()> {
     let _ = std::fs::remove_dir_all(dir);
     let etc = dir.join("root/upper/etc");
     std::fs::create_dir_all(&etc)?;
@@ -68,7 +69,7 @@ pub(super) fn seed(dir: &Utf8Path, card: &Card, rootfs: &Utf8Path) -> io::Result
         std::fs::write(etc.join(name), text)?;
         std::fs::set_permissions(etc.join(name), Permissions::from_mode(0o644))?;
     }
-    keep_spare(dir);
+    keep_spare(leave, dir);
     let home = dir.join("home");
     copy_home(&rootfs.join("home/user"), &home)?;
     std::fs::set_permissions(&home, Permissions::from_mode(0o755))?;
@@ -102,7 +103,7 @@ fn copy_home(from: &Utf8Path, to: &Utf8Path) -> io::Result<()> {
 }
 
 /// Makes a sparse image of the card's size, empty.
-pub(super) fn allocate(disk: &Disk, size_bytes: u64) -> io::Result<()> {
+pub(super) fn allocate(_: &Leave, disk: &Disk, size_bytes: u64) -> io::Result<()> {
     match std::fs::remove_dir_all(&disk.dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => std::fs::create_dir_all(&disk.dir)?,
@@ -113,6 +114,7 @@ pub(super) fn allocate(disk: &Disk, size_bytes: u64) -> io::Result<()> {
 
 /// Makes the file system with the seed in it, without mounting anything.
 pub(super) async fn format(
+    steps: &Steps,
     disk: &Disk,
     seed: &Utf8Path,
     size_bytes: u64,
@@ -139,7 +141,8 @@ pub(super) async fn format(
         seed.as_str(),
         image.as_str(),
     ];
-    let made = runtime::run("make a file system", "mkfs.ext4", &args, log, Vec::new(), within).await;
+    let made =
+        runtime::run(steps, Program::MakeFileSystem, "mkfs.ext4", &args, log, Vec::new(), within).await;
     match made {
         Err(Error::Runtime { .. }) if is_full(&disk.dir) => Err(Error::DiskFull),
         other => other,
@@ -152,7 +155,7 @@ pub(super) fn is_full(dir: &Utf8Path) -> bool {
 }
 
 /// Writes a card beside its disk, whole or not at all, and makes it durable.
-pub(super) fn write_card(disk: &Disk, card: &Card) -> io::Result<()> {
+pub(super) fn write_card(_: &Leave, disk: &Disk, card: &Card) -> io::Result<()> {
     let temporary = disk.dir.join("space.json.new");
     let mut file = File::create(&temporary)?;
     file.write_all(&serde_json::to_vec_pretty(card)?)?;

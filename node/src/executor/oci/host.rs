@@ -21,6 +21,7 @@ use super::{
     instance::Instance,
     paths::Paths,
     runtime::Runtime,
+    step::{Leave, Step, Steps},
     userns::{MapCache, Ranges},
 };
 
@@ -39,6 +40,7 @@ pub(super) struct Host {
     pub(super) deadlines: Deadlines,
     /// The daemon's own limit of open files.
     pub(super) open_files: u64,
+    pub(super) steps: Steps,
     busy: Mutex<BTreeMap<SpaceId, Weak<tokio::sync::Mutex<()>>>>,
 }
 
@@ -53,11 +55,13 @@ pub(super) struct Parts {
     pub(super) agent: Utf8PathBuf,
     pub(super) deadlines: Deadlines,
     pub(super) open_files: u64,
+    pub(super) steps: Steps,
 }
 
 impl Host {
     pub(super) fn new(parts: Parts) -> Self {
-        let Parts { env, paths, cgroups, runtime, instance, maps, agent, deadlines, open_files } = parts;
+        let Parts { env, paths, cgroups, runtime, instance, maps, agent, deadlines, open_files, steps } =
+            parts;
         Self {
             env,
             paths,
@@ -69,8 +73,18 @@ impl Host {
             agent,
             deadlines,
             open_files,
+            steps,
             busy: Mutex::default(),
         }
+    }
+
+    /// Changes the machine, as a step.
+    pub(super) fn take<T, E>(
+        &self,
+        step: Step,
+        change: impl FnOnce(&Leave) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        self.steps.take(step, change)
     }
 
     /// Looks at the kernel without changing anything.
@@ -160,27 +174,6 @@ impl Host {
         Ok(dir.exists() || self.paths.runtime().join(id.to_string()).exists() || !pids.is_empty())
     }
 
-    /// Removes what is this instance's own, unless bodies are left: then it is found again by its ledger.
-    pub(super) fn leave(&self) -> Result<bool> {
-        let run = &self.paths.run;
-        if !super::find::bodies(self)?.is_empty() {
-            return Ok(false);
-        }
-        self.cgroups.remove_parents();
-        let remove = || -> io::Result<()> {
-            std::fs::remove_dir_all(run)?;
-            self.instance.forget()?;
-            match run.parent().map(std::fs::remove_dir) {
-                // Others still use it.
-                Some(Err(error)) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
-                Some(done) => done,
-                None => Ok(()),
-            }
-        };
-        remove().map_err(failed("remove", run))?;
-        Ok(true)
-    }
-
     /// Suspends or resumes the workload of a running space.
     pub(super) async fn set_frozen(self: &Arc<Self>, id: SpaceId, frozen: bool) -> Result<()> {
         let what = if frozen { "freeze the space" } else { "thaw the space" };
@@ -193,7 +186,8 @@ impl Host {
                 // A freeze that was cut may be half done, so even a running space is thawed.
                 Vitality::Frozen | Vitality::Running => {}
             }
-            let done = host.cgroups.set_frozen(id, frozen, after);
+            let step = if frozen { Step::Freeze } else { Step::Thaw };
+            let done = host.take(step, |leave| host.cgroups.set_frozen(leave, id, frozen, after));
             match done.map_err(failed(what, &host.paths.body(id).dir))? {
                 true => Ok(()),
                 false => Err(Error::Timeout { what, after }),

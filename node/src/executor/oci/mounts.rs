@@ -15,6 +15,8 @@ use rustix::{
     },
 };
 
+use super::step::Leave;
+
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
 const LOOP_AUTOCLEAR: u32 = 4;
@@ -62,7 +64,7 @@ pub(super) struct Loop {
 ///
 /// The image carries a file lock that the loop device keeps, through its reference to the same open file, until it lets
 /// go. So nobody ever mounts an image that is still mounted somewhere, even in a namespace we cannot see.
-pub(super) fn attach(image: &Utf8Path) -> io::Result<Loop> {
+pub(super) fn attach(_: &Leave, image: &Utf8Path) -> io::Result<Loop> {
     let file = OpenOptions::new().read(true).write(true).open(image)?;
     rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
@@ -139,7 +141,7 @@ pub(super) fn is_released(image: &Utf8Path) -> io::Result<bool> {
 }
 
 /// Mounts the file system of a space with its owners mapped to a range.
-pub(super) fn ext4(device: &Loop, target: &Utf8Path, map: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn ext4(_: &Leave, device: &Loop, target: &Utf8Path, map: BorrowedFd<'_>) -> io::Result<()> {
     let fs = fsopen("ext4", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&fs, "source", device.path.as_str())?;
     // Deleted files give their blocks back to the node's disk.
@@ -151,7 +153,12 @@ pub(super) fn ext4(device: &Loop, target: &Utf8Path, map: BorrowedFd<'_>) -> io:
 }
 
 /// Mounts a read-only view of a template with its owners mapped to a range.
-pub(super) fn template(rootfs: &Utf8Path, target: &Utf8Path, map: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn template(
+    _: &Leave,
+    rootfs: &Utf8Path,
+    target: &Utf8Path,
+    map: BorrowedFd<'_>,
+) -> io::Result<()> {
     let mount = clone_of(rootfs)?;
     set_attr(mount.as_fd(), MOUNT_ATTR_IDMAP | MOUNT_ATTR_RDONLY, 0, Some(map))?;
     place(&mount, target)
@@ -159,7 +166,7 @@ pub(super) fn template(rootfs: &Utf8Path, target: &Utf8Path, map: BorrowedFd<'_>
 
 /// Mounts a read-only view of a host directory. What runs inside may execute from it even where the directory itself
 /// is on a file system mounted `noexec`.
-pub(super) fn view(dir: &Utf8Path, target: &Utf8Path) -> io::Result<()> {
+pub(super) fn view(_: &Leave, dir: &Utf8Path, target: &Utf8Path) -> io::Result<()> {
     let mount = clone_of(dir)?;
     let set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
     set_attr(mount.as_fd(), set, MOUNT_ATTR_NOEXEC, None)?;
@@ -173,7 +180,7 @@ pub(super) fn can_map(dir: &Utf8Path, map: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Mounts the root a space sees.
-pub(super) fn overlay(lower: &Utf8Path, disk: &Utf8Path, target: &Utf8Path) -> io::Result<()> {
+pub(super) fn overlay(_: &Leave, lower: &Utf8Path, disk: &Utf8Path, target: &Utf8Path) -> io::Result<()> {
     let fs = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&fs, "source", "drowse")?;
     fsconfig_set_string(&fs, "lowerdir", lower.as_str())?;
@@ -193,7 +200,7 @@ pub(super) fn overlay(lower: &Utf8Path, disk: &Utf8Path, target: &Utf8Path) -> i
 }
 
 /// Detaches whatever is mounted at `target`, as often as something is.
-pub(super) fn detach(target: &Utf8Path) -> io::Result<()> {
+pub(super) fn detach(_: &Leave, target: &Utf8Path) -> io::Result<()> {
     for _ in 0..64 {
         match unmount(target.as_str(), UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}

@@ -8,11 +8,12 @@ use tokio::time::Instant;
 use super::{
     OciConfig,
     cgroup::Cgroups,
-    find,
+    disk, find,
     host::{Host, Parts},
     instance, mounts,
     paths::Paths,
     runtime::{self, Runtime},
+    step::{Leave, Program, Step, Steps},
     stop,
     userns::{self, MapCache},
 };
@@ -110,12 +111,12 @@ pub(super) async fn open(env: Env, config: OciConfig) -> Result<Arc<Host>, Error
         |source| Error::Program { program, package: "runc", hint: ", or set DROWSE_RUNTIME", source };
     parts
         .runtime
-        .call("answer --version", &["--version"], &log, Vec::new(), deadlines.command)
+        .call(Program::Check, &["--version"], &log, Vec::new(), deadlines.command)
         .await
         .map_err(runtime)?;
     let mkfs =
         |source| Error::Program { program: "mkfs.ext4".into(), package: "e2fsprogs", hint: "", source };
-    runtime::run("answer -V", "mkfs.ext4", &["-V"], &log, Vec::new(), deadlines.command)
+    runtime::run(&parts.steps, Program::Check, "mkfs.ext4", &["-V"], &log, Vec::new(), deadlines.command)
         .await
         .map_err(mkfs)?;
     let host = Arc::new(Host::new(parts));
@@ -124,7 +125,9 @@ pub(super) async fn open(env: Env, config: OciConfig) -> Result<Arc<Host>, Error
 }
 
 fn prepare(env: Env, config: OciConfig) -> Result<Parts, Error> {
-    let OciConfig { runtime, state, run, templates, agent, cgroup_parent, ledger_id, deadlines } = config;
+    let OciConfig { runtime, state, run, templates, agent, cgroup_parent, ledger_id, deadlines, milestones } =
+        config;
+    let steps = Steps::new(milestones);
     check_run_path(&run)?;
     let state = absolute(&state)?;
     let templates = absolute(&templates)?;
@@ -134,7 +137,8 @@ fn prepare(env: Env, config: OciConfig) -> Result<Parts, Error> {
         return Err(Error::Controllers(missing.join(", ")));
     }
     make_dir(&run, 0o711)?;
-    let instance = instance::take(&run, &cgroup_parent, ledger_id, DYING)?;
+    let instance =
+        steps.take(Step::TakeInstance, |_| instance::take(&run, &cgroup_parent, ledger_id, DYING))?;
     let number = instance.number;
     let paths = Paths { run: run.join(number.to_string()), state, templates };
     make_dir(&paths.run, 0o711)?;
@@ -147,12 +151,12 @@ fn prepare(env: Env, config: OciConfig) -> Result<Parts, Error> {
     }
     let maps = MapCache::default();
     check_kernel(&paths, &maps, number)?;
-    let agent = install(&paths.agents(), &agent)?;
+    let agent = install(&steps, &paths.agents(), &agent)?;
     let cgroups =
         Cgroups::find(format!("{cgroup_parent}/{number}")).map_err(io_at("find", "/sys/fs/cgroup".into()))?;
-    let runtime = Runtime { program: runtime, root: paths.runtime() };
+    let runtime = Runtime { program: runtime, root: paths.runtime(), steps: steps.clone() };
     let open_files = rustix::process::getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-    Ok(Parts { env, paths, cgroups, runtime, instance, maps, agent, deadlines, open_files })
+    Ok(Parts { env, paths, cgroups, runtime, instance, maps, agent, deadlines, open_files, steps })
 }
 
 /// The run directory is part of socket paths and overlay options.
@@ -213,7 +217,7 @@ fn check_kernel(paths: &Paths, maps: &MapCache, number: u32) -> Result<(), Error
 }
 
 /// Puts the agent where every space can execute and no space can read it: it is then never dumpable inside.
-fn install(agents: &Utf8Path, binary: &Utf8Path) -> Result<Utf8PathBuf, Error> {
+fn install(steps: &Steps, agents: &Utf8Path, binary: &Utf8Path) -> Result<Utf8PathBuf, Error> {
     let bytes = std::fs::read(binary).map_err(io_at("read the agent", binary))?;
     let digest = blake3::hash(&bytes).to_hex();
     let version = agents.join(&digest[..16]);
@@ -221,14 +225,35 @@ fn install(agents: &Utf8Path, binary: &Utf8Path) -> Result<Utf8PathBuf, Error> {
     if !installed.is_file() {
         make_dir(&version, 0o711)?;
         let temporary = version.join("new");
-        let write = || -> io::Result<()> {
+        let write = |_: &Leave| -> io::Result<()> {
             std::fs::write(&temporary, &bytes)?;
             std::fs::set_permissions(&temporary, Permissions::from_mode(0o711))?;
             std::fs::rename(&temporary, &installed)
         };
-        write().map_err(io_at("install the agent", &installed))?;
+        steps.take(Step::InstallAgent, write).map_err(io_at("install the agent", &installed))?;
     }
     Ok(Utf8PathBuf::from(&digest[..16]).join("drowse-agent"))
+}
+
+/// Removes what is this instance's own, unless bodies are left: then it is found again by its ledger.
+pub(super) fn leave(host: &Host) -> super::Result<bool> {
+    let run = &host.paths.run;
+    if !find::bodies(host)?.is_empty() {
+        return Ok(false);
+    }
+    host.cgroups.remove_parents();
+    let remove = || -> io::Result<()> {
+        std::fs::remove_dir_all(run)?;
+        host.instance.forget()?;
+        match run.parent().map(std::fs::remove_dir) {
+            // Others still use it.
+            Some(Err(error)) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            Some(done) => done,
+            None => Ok(()),
+        }
+    };
+    remove().map_err(disk::failed("remove", run))?;
+    Ok(true)
 }
 
 /// Notes the leases of bodies that go on, and ends those that never came to answer.

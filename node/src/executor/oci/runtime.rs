@@ -9,7 +9,11 @@ use std::{
 use camino::{Utf8Path, Utf8PathBuf};
 use tokio::process::Command;
 
-use super::super::{Error, Result};
+use super::{
+    super::{Error, Result},
+    step::{Program, Steps},
+};
+use crate::milestone::Progress;
 
 /// Programs run with this and nothing else from the daemon's environment, which holds secrets.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -27,13 +31,15 @@ pub(super) struct Runtime {
     pub(super) program: Utf8PathBuf,
     /// Where it keeps its records.
     pub(super) root: Utf8PathBuf,
+    /// Says how far its commands are.
+    pub(super) steps: Steps,
 }
 
 impl Runtime {
     /// Runs one of its commands to its end.
     pub(super) async fn call(
         &self,
-        what: &'static str,
+        command: Program,
         args: &[&str],
         log: &Utf8Path,
         fds: Vec<OwnedFd>,
@@ -41,7 +47,7 @@ impl Runtime {
     ) -> Result<()> {
         let mut all = vec!["--root", self.root.as_str()];
         all.extend(args);
-        run(what, self.program.as_str(), &all, log, fds, within).await
+        run(&self.steps, command, self.program.as_str(), &all, log, fds, within).await
     }
 }
 
@@ -50,30 +56,34 @@ impl Runtime {
 /// Its output goes to a file: a container keeps what it inherits, and a pipe would never see its end. `fds` become its
 /// descriptors 3, 4, and so on.
 pub(super) async fn run(
-    what: &'static str,
+    steps: &Steps,
+    command: Program,
     program: &str,
     args: &[&str],
     log: &Utf8Path,
     fds: Vec<OwnedFd>,
     within: Duration,
 ) -> Result<()> {
+    let what = command.word();
     let io_error = |source| Error::Io { what, path: program.into(), source };
     let output =
         File::create(log).map_err(|source| Error::Io { what: "create", path: log.into(), source })?;
     let errors = output.try_clone().map_err(io_error)?;
-    let mut command = Command::new(program);
-    command.args(args).env_clear().env("PATH", PATH).stdin(Stdio::null()).stdout(output).stderr(errors);
-    command.process_group(0).kill_on_drop(true);
-    prepare(&mut command, &fds).map_err(io_error)?;
-    let mut child = command.spawn().map_err(io_error)?;
+    let mut start = Command::new(program);
+    start.args(args).env_clear().env("PATH", PATH).stdin(Stdio::null()).stdout(output).stderr(errors);
+    start.process_group(0).kill_on_drop(true);
+    prepare(&mut start, &fds).map_err(io_error)?;
+    let mut child = start.spawn().map_err(io_error)?;
     // Only the program has them from here on.
-    drop((command, fds));
+    drop((start, fds));
     let group = Group(child.id().and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed())));
+    steps.program(command, Progress::Underway);
     match tokio::time::timeout(within, child.wait()).await {
         Ok(ended) => {
             group.ended();
             let status = ended.map_err(io_error)?;
             if status.success() {
+                steps.program(command, Progress::Done);
                 return Ok(());
             }
             let words = last_words(log);

@@ -1,10 +1,6 @@
 use std::{
-    fs::Permissions,
     io,
-    os::{
-        fd::OwnedFd,
-        unix::{fs::PermissionsExt, net::UnixListener},
-    },
+    os::{fd::OwnedFd, unix::net::UnixListener},
     sync::Arc,
 };
 
@@ -20,9 +16,11 @@ use super::{
     super::{Card, Error, Result, Vitality},
     bundle::Bundle,
     disk::{self, failed},
+    files,
     host::Host,
     mounts,
     paths::Body,
+    step::{Leave, Program, Step},
     stop, templates,
     userns::{self, RANGES},
 };
@@ -72,7 +70,7 @@ async fn begin(host: &Arc<Host>, card: Card) -> Result<()> {
         &count,
         &name,
     ];
-    host.runtime.call("start the container", &run, &body.log(), fds, deadlines.start).await?;
+    host.runtime.call(Program::RunContainer, &run, &body.log(), fds, deadlines.start).await?;
     let launched = begun.elapsed();
     host.kernel(id, "move the agent", deadlines.command, move |host| settle(host, id)).await?;
     drop(warm);
@@ -85,8 +83,9 @@ async fn begin(host: &Arc<Host>, card: Card) -> Result<()> {
         Err(_) => return Err(Error::Timeout { what: "the agent's first answer", after: deadlines.agent }),
     }
     let mark = body.started();
-    host.kernel(id, "mark the body", deadlines.command, move |_| {
-        std::fs::write(&mark, "").map_err(failed("mark the body", &mark))
+    host.kernel(id, "mark the body", deadlines.command, move |host| {
+        host.take(Step::MarkStarted, |leave| files::write(leave, &mark, ""))
+            .map_err(failed("mark the body", &mark))
     })
     .await?;
     tracing::debug!(%id, ?prepared, ?launched, ?moved, answered = ?begun.elapsed(), "started");
@@ -104,27 +103,21 @@ fn prepare(host: &Host, card: &Card, range: u32) -> Result<Vec<OwnedFd>> {
         return Err(Error::DiskMissing { id });
     }
     let body = host.paths.body(id);
-    make_dir(&body.dir, 0o711).map_err(failed("make the body", &body.dir))?;
+    host.take(Step::MakeBody, |leave| files::make_dir(leave, &body.dir, 0o711))
+        .map_err(failed("make the body", &body.dir))?;
     // Before anything runs under the range: it stays leased until this directory is gone.
-    std::fs::write(body.range(), range.to_string()).map_err(failed("lease the range", &body.range()))?;
-    for target in body.mounts() {
-        make_dir(&target, 0o711).map_err(failed("make the mount point", &target))?;
-    }
+    host.take(Step::LeaseRange, |leave| files::write(leave, &body.range(), &range.to_string()))
+        .map_err(failed("lease the range", &body.range()))?;
     let base = userns::base(host.instance.number, range);
-    let map = host.maps.of(base).map_err(failed("make the id map", &body.dir))?;
-    let map = std::os::fd::AsFd::as_fd(&*map);
-    let device = mounts::attach(&image).map_err(failed("bind a loop device", &image))?;
-    mounts::ext4(&device, &body.disk(), map).map_err(failed("mount the disk", &image))?;
-    mounts::template(&rootfs, &body.lower(), map).map_err(failed("mount the template", &rootfs))?;
-    mount_root(&body)?;
-    mounts::view(&host.paths.agents(), &body.agents()).map_err(failed("show the agent", &body.agents()))?;
+    mount(host, &body, &image, &rootfs, base)?;
 
-    host.cgroups.make(id, &card.spec).map_err(failed("make the cgroups", &body.dir))?;
-    let mut fds = vec![listen(host, id).map_err(failed("listen", &body.socket()))?];
+    host.take(Step::MakeCgroups, |leave| host.cgroups.make(leave, id, &card.spec))
+        .map_err(failed("make the cgroups", &body.dir))?;
+    let listener = host.take(Step::Listen, |leave| listen(leave, &body));
+    let mut fds = vec![listener.map_err(failed("listen", &body.socket()))?];
     let procs = host.cgroups.open_procs(id).map_err(failed("open the cgroups", &body.dir))?;
     fds.extend(procs.into_iter().map(OwnedFd::from));
 
-    make_dir(&body.bundle(), 0o700).map_err(failed("make the bundle", &body.bundle()))?;
     let bundle = Bundle {
         card,
         body: &body,
@@ -136,30 +129,53 @@ fn prepare(host: &Host, card: &Card, range: u32) -> Result<Vec<OwnedFd>> {
         show_cgroup: host.cgroups.is_single(),
     };
     let config = body.bundle().join("config.json");
-    std::fs::write(&config, bundle.config().to_string()).map_err(failed("write the bundle", &config))?;
+    let write = |leave: &Leave| {
+        files::make_dir(leave, &body.bundle(), 0o700)?;
+        files::write(leave, &config, &bundle.config().to_string())
+    };
+    host.take(Step::WriteBundle, write).map_err(failed("write the bundle", &config))?;
     Ok(fds)
 }
 
+/// Mounts disk, template, root and agents.
+fn mount(host: &Host, body: &Body, image: &Utf8Path, rootfs: &Utf8Path, base: u32) -> Result<()> {
+    let make_points = |leave: &Leave| {
+        let mut points = body.mounts().into_iter();
+        points.try_for_each(|target| files::make_dir(leave, &target, 0o711))
+    };
+    host.take(Step::MakeMountPoints, make_points).map_err(failed("make the mount points", &body.dir))?;
+    let map = host.maps.of(base).map_err(failed("make the id map", &body.dir))?;
+    let map = std::os::fd::AsFd::as_fd(&*map);
+    let device = host.take(Step::BindImage, |leave| mounts::attach(leave, image));
+    let device = device.map_err(failed("bind a loop device", image))?;
+    host.take(Step::MountDisk, |leave| mounts::ext4(leave, &device, &body.disk(), map))
+        .map_err(failed("mount the disk", image))?;
+    host.take(Step::MountTemplate, |leave| mounts::template(leave, rootfs, &body.lower(), map))
+        .map_err(failed("mount the template", rootfs))?;
+    host.take(Step::MountRoot, |leave| mount_root(leave, body))?;
+    host.take(Step::MountAgents, |leave| mounts::view(leave, &host.paths.agents(), &body.agents()))
+        .map_err(failed("show the agent", &body.agents()))
+}
+
 /// Mounts what the space sees. A disk that is full to the last inode is no reason not to start: who else could empty it?
-fn mount_root(body: &Body) -> Result<()> {
-    let mount = || mounts::overlay(&body.lower(), &body.disk(), &body.merged());
+fn mount_root(leave: &Leave, body: &Body) -> Result<()> {
+    let mount = || mounts::overlay(leave, &body.lower(), &body.disk(), &body.merged());
     let mounted = match mount() {
         Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-            disk::use_spare(&body.disk());
+            disk::use_spare(leave, &body.disk());
             mount()
         }
         other => other,
     };
     // Not as `failed` does: it is not the node's disk that is full.
     mounted.map_err(|source| Error::Io { what: "mount the root", path: body.merged(), source })?;
-    disk::keep_spare(&body.disk());
+    disk::keep_spare(leave, &body.disk());
     Ok(())
 }
 
 /// The socket in its host-only directory: nothing of it is mounted inside.
-fn listen(host: &Host, id: SpaceId) -> io::Result<OwnedFd> {
-    let body = host.paths.body(id);
-    make_dir(&body.socket_dir(), 0o700)?;
+fn listen(leave: &Leave, body: &Body) -> io::Result<OwnedFd> {
+    files::make_dir(leave, &body.socket_dir(), 0o700)?;
     Ok(UnixListener::bind(body.socket())?.into())
 }
 
@@ -170,11 +186,9 @@ fn settle(host: &Host, id: SpaceId) -> Result<()> {
         what: "create the container",
         says: "it left no pid file".to_owned(),
     })?;
-    host.cgroups.move_to_agent(id, pid).map_err(failed("move the agent", &body.dir))?;
-    for target in body.mounts() {
-        mounts::detach(&target).map_err(failed("detach", &target))?;
-    }
-    Ok(())
+    host.take(Step::MoveAgent, |leave| host.cgroups.move_to_agent(leave, id, pid))
+        .map_err(failed("move the agent", &body.dir))?;
+    stop::detach(host, &body)
 }
 
 /// Asks the agent for its health. The socket listens already, so the answer comes when the agent does.
@@ -188,12 +202,4 @@ async fn answers(socket: &Utf8Path) -> io::Result<()> {
     }
     let says = String::from_utf8_lossy(&head).into_owned();
     Err(io::Error::new(io::ErrorKind::InvalidData, format!("it says {says:?}, not 204")))
-}
-
-/// Makes a directory, or takes the one that is there.
-fn make_dir(dir: &Utf8Path, mode: u32) -> io::Result<()> {
-    match std::fs::create_dir(dir) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => std::fs::set_permissions(dir, Permissions::from_mode(mode)),
-    }
 }

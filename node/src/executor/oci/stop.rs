@@ -10,9 +10,11 @@ use tokio::{
 use super::{
     super::{Error, Result},
     disk::failed,
+    files,
     host::{Host, hold},
     mounts,
     paths::Body,
+    step::{Leave, Program, Step},
 };
 
 /// Ends every process and removes all of a body but its disk. Without `grace` nobody is asked first.
@@ -40,11 +42,11 @@ async fn end(host: &Arc<Host>, id: SpaceId, grace: Option<Duration>) -> Result<(
     if let Some((_, first)) = host.kernel(id, "find the first process", kill * 2, find).await? {
         let first = watch(first).map_err(failed("watch the first process", &at(host)))?;
         let asked = match grace {
-            Some(grace) => ask(&first, Signal::TERM) && ends(&first, grace).await,
+            Some(grace) => ask(host, Step::Terminate, &first) && ends(&first, grace).await,
             None => false,
         };
         if !asked {
-            ask(&first, Signal::KILL);
+            ask(host, Step::Kill, &first);
             // Its end takes the whole pid namespace with it.
             if !ends(&first, kill).await {
                 return Err(Error::Timeout { what: "kill the space", after: kill });
@@ -53,7 +55,9 @@ async fn end(host: &Arc<Host>, id: SpaceId, grace: Option<Duration>) -> Result<(
     }
     // A container cut in its making may have no first process on record, only members of its cgroups.
     host.kernel(id, "kill the space", kill * 2, move |host| {
-        let done = kill_all(host, id, kill).map_err(failed("kill the space", &at(host)))?;
+        let done = host
+            .take(Step::KillRest, |leave| kill_all(leave, host, id, kill))
+            .map_err(failed("kill the space", &at(host)))?;
         if done { Ok(()) } else { Err(Error::Timeout { what: "kill the space", after: kill }) }
     })
     .await
@@ -61,7 +65,7 @@ async fn end(host: &Arc<Host>, id: SpaceId, grace: Option<Duration>) -> Result<(
 
 /// Thaws, also an empty workload: whoever moves into a suspended cgroup later is suspended there, out of reach of a kill.
 fn thaw(host: &Host, id: SpaceId) -> Result<()> {
-    match host.cgroups.set_frozen(id, false, host.deadlines.freeze) {
+    match host.take(Step::Thaw, |leave| host.cgroups.set_frozen(leave, id, false, host.deadlines.freeze)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         done => done.map(drop).map_err(failed("thaw the space", &host.paths.body(id).dir)),
     }
@@ -75,15 +79,16 @@ fn watch(process: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 }
 
 /// Sends a signal; false when there is nobody to get it.
-fn ask(process: &AsyncFd<OwnedFd>, signal: Signal) -> bool {
-    pidfd_send_signal(process.get_ref(), signal).is_ok()
+fn ask(host: &Host, step: Step, process: &AsyncFd<OwnedFd>) -> bool {
+    let signal = if step == Step::Terminate { Signal::TERM } else { Signal::KILL };
+    host.take(step, |_| pidfd_send_signal(process.get_ref(), signal)).is_ok()
 }
 
 async fn ends(process: &AsyncFd<OwnedFd>, within: Duration) -> bool {
     tokio::time::timeout(within, process.readable()).await.is_ok()
 }
 
-fn kill_all(host: &Host, id: SpaceId, within: Duration) -> io::Result<bool> {
+fn kill_all(_: &Leave, host: &Host, id: SpaceId, within: Duration) -> io::Result<bool> {
     let deadline = Instant::now() + within;
     let mut pause = Duration::from_micros(200);
     loop {
@@ -120,7 +125,7 @@ async fn forget(host: &Arc<Host>, id: SpaceId) -> Result<()> {
         async move {
             let mut all = args;
             all.push(&name);
-            host.runtime.call("delete the container", &all, &log, Vec::new(), host.deadlines.command).await
+            host.runtime.call(Program::DeleteContainer, &all, &log, Vec::new(), host.deadlines.command).await
         }
     };
     let mut done = delete(vec!["delete"]).await;
@@ -131,8 +136,9 @@ async fn forget(host: &Arc<Host>, id: SpaceId) -> Result<()> {
     match done {
         Err(Error::Runtime { what, says }) => {
             tracing::warn!(%id, %says, "the runtime could not {what}; its record is removed");
-            host.kernel(id, "remove the record", host.deadlines.command, move |_| {
-                remove_all(&record).map_err(failed("remove the record", &record))
+            host.kernel(id, "remove the record", host.deadlines.command, move |host| {
+                host.take(Step::RemoveRecord, |leave| files::remove_all(leave, &record))
+                    .map_err(failed("remove the record", &record))
             })
             .await
         }
@@ -144,37 +150,34 @@ async fn forget(host: &Arc<Host>, id: SpaceId) -> Result<()> {
 fn sweep(host: &Host, id: SpaceId) -> Result<()> {
     let (body, image) = (host.paths.body(id), host.paths.disk(id).image());
     let within = host.deadlines.command / 2;
-    for target in body.mounts() {
-        mounts::detach(&target).map_err(failed("unmount", &target))?;
-    }
-    let removed =
-        wait_for(within, || host.cgroups.remove(id)).map_err(failed("remove the cgroups", &body.dir))?;
+    detach(host, &body)?;
+    let remove = |leave: &Leave| wait_for(within, || host.cgroups.remove(leave, id));
+    let removed = host.take(Step::RemoveCgroups, remove).map_err(failed("remove the cgroups", &body.dir))?;
     let released = wait_for(within, || mounts::is_released(&image)).map_err(failed("release", &image))?;
     if !(removed && released) {
         let what = if removed { "release the disk" } else { "remove the cgroups" };
         return Err(Error::Timeout { what, after: within });
     }
-    remove_files(&body).map_err(failed("remove the body", &body.dir))?;
+    host.take(Step::RemoveBody, |leave| remove_files(leave, &body))
+        .map_err(failed("remove the body", &body.dir))?;
     host.ranges.free(id);
     Ok(())
 }
 
-fn remove_files(body: &Body) -> io::Result<()> {
+fn remove_files(leave: &Leave, body: &Body) -> io::Result<()> {
     for target in body.mounts() {
         // Fails on anything still mounted there, before anything in it can be touched.
-        match std::fs::remove_dir(&target) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        files::remove_dir(leave, &target)?;
     }
-    remove_all(&body.dir)
+    files::remove_all(leave, &body.dir)
 }
 
-fn remove_all(dir: &camino::Utf8Path) -> io::Result<()> {
-    match std::fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+/// Detaches the mounts of a body: they are its container's alone, or gone.
+pub(super) fn detach(host: &Host, body: &Body) -> Result<()> {
+    for target in body.mounts() {
+        host.take(Step::Detach, |leave| mounts::detach(leave, &target)).map_err(failed("detach", &target))?;
     }
+    Ok(())
 }
 
 fn wait_for(within: Duration, mut done: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
