@@ -11,6 +11,8 @@ pub mod error;
 pub mod exec;
 /// Files in a space.
 pub mod files;
+/// Whether a daemon answers.
+pub mod health;
 /// Header names and the values they carry.
 pub mod headers;
 /// What nodes and gateway say to each other: check-in, roster, configuration, lookup.

@@ -34,6 +34,8 @@ pub mod slots;
 pub mod telemetry;
 /// Durations and sizes as people write them in settings.
 pub mod units;
+/// Loops that make no progress.
+pub mod watchdog;
 
 /// `tokio::select!` that always polls its branches in the order written, so that a simulation's seed decides
 /// alone what happens next.
