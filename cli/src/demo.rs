@@ -71,6 +71,7 @@ async fn python(context: &Context, name: &SpaceRef) -> Outcome<ExecResult> {
         timeout_seconds: Some(60),
         detach: false,
         output_encoding: OutputEncoding::Base64,
+        idempotency_key: None,
     };
     context.client.call("execCommand", &request).await
 }

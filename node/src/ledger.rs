@@ -15,6 +15,8 @@ use ballast::Ballast;
 
 /// Room kept for the hour when the disk is full.
 pub mod ballast;
+/// Commands with an idempotency key, and what came of them.
+pub mod execs;
 /// What a node knows besides its spaces: identity, roster, configuration, standing.
 pub mod facts;
 /// Who this node is: `node.json` beside the disks.

@@ -15,6 +15,8 @@ pub mod config;
 pub mod agent_client;
 /// What is answered where, and to whom.
 pub mod door;
+/// Running commands.
+pub mod exec;
 /// What touches the kernel.
 pub mod executor;
 /// What this node answers for, on disk.

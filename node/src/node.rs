@@ -12,13 +12,14 @@ use drowse_shared::{
     },
     id::{BootId, LedgerId, SpaceId},
     name::{SpaceName, SpaceRef},
-    seams::Env,
+    seams::{Counts, Env},
     shutdown::Shutdown,
     slots::{self, Slots},
+    watchdog::Watchdog,
 };
 
 use crate::{
-    agent_client::process::Place, config::Config, door::metrics::Metrics, executor::Executor, fleet::Fleet,
+    agent_client::process::Place, config::Config, door::metrics::Metrics, exec::keyed::Keyed, executor::Executor, fleet::Fleet,
     ledger::Ledger, live::Live, milestone::Milestones, reading::Meter, space::Space, tickets::Tickets,
 };
 
@@ -47,6 +48,8 @@ pub struct Node {
     pub tickets: Mutex<Tickets>,
     /// What only this life knows about spaces.
     pub live: Live,
+    /// Commands that run once per key.
+    pub keyed: Keyed,
     /// What the gateways said.
     pub fleet: Fleet,
     /// Sees what is done to spaces.
@@ -55,8 +58,12 @@ pub struct Node {
     pub meter: Arc<dyn Meter>,
     /// What `/metrics` shows.
     pub metrics: Metrics,
+    /// What is open.
+    pub counts: Counts,
     /// Whether it ends.
     pub shutdown: Shutdown,
+    /// Notices loops that stand still.
+    pub watchdog: Watchdog,
 }
 
 impl Node {

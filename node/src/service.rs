@@ -9,12 +9,14 @@ use drowse_shared::{
     seams::{Accept, BoxFuture, Env},
     shutdown::{GRACE, Shutdown},
     slots::{QUEUE_MAX, Slots},
+    watchdog::Watchdog,
 };
 
 use crate::{
     checkin,
     config::{Config, Runs},
     door::{self, metrics::Metrics},
+    exec::keyed::{self, Keyed},
     executor::{
         Executor,
         fake::{Fake, Machine},
@@ -152,6 +154,7 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
 /// # Errors
 /// Why it cannot start.
 pub async fn build(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> Result<Built, Error> {
+    let (env, counts) = env.counted();
     let ledger = Ledger::open(&env, &config.state, parts.database).await?;
     let fresh = reconcile::is_fresh(&ledger).await?;
     let written = identity::written(&ledger, &config.state).await?;
@@ -173,10 +176,13 @@ pub async fn build(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -
         slots: Slots::new(QUEUE_MAX),
         tickets: Mutex::new(Tickets::default()),
         live: Live::default(),
+        keyed: Keyed::default(),
         metrics: Metrics::default(),
+        counts,
         milestones: parts.milestones,
         meter: parts.meter,
         shutdown,
+        watchdog: Watchdog::default(),
         env,
         endpoint,
         ledger_id,
@@ -202,6 +208,7 @@ async fn serve_until_told(
         // A node that could not listen later must not become one of the fleet first.
         drop(bind(&node.env, &node.config).await?);
     }
+    node.env.spawn("watchdog", node.watchdog.clone().run(node.shutdown.clone()));
     for gateway in node.config.gateways.clone() {
         let worker = node.clone();
         node.env.spawn("check-in", checkin::run(worker, gateway));
@@ -219,8 +226,10 @@ async fn serve_until_told(
     };
     tracing::info!(address = listener.local(), endpoint = node.endpoint, "listening");
     node.env.spawn("tend", reconcile::tend(node.clone(), left));
+    node.env.spawn("keys", keyed::tend(node.clone()));
     node.env.spawn("idle", idle::run(node.clone()));
-    serve(node.env.clone(), listener, door::router(node.clone()), node.shutdown.clone()).await;
+    let limits = node.config.limits;
+    serve(node.env.clone(), listener, door::router(node.clone()), limits, node.shutdown.clone()).await;
     Ok(())
 }
 

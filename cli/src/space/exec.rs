@@ -50,6 +50,9 @@ pub(crate) struct Args {
     /// Answer once it runs and let it run on; prints its pid
     #[arg(long, short)]
     detach: bool,
+    /// Run it once: the same key in the same space answers what came of it instead of running it again
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
     /// Pass no standard input
     #[arg(long, short = 'n')]
     no_stdin: bool,
@@ -82,6 +85,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Outcome<Exit> {
         timeout_seconds: timeout,
         detach: args.detach,
         output_encoding: OutputEncoding::Base64,
+        idempotency_key: args.key,
     };
     let wait = Duration::from_secs(timeout.unwrap_or(TIMEOUT_SECONDS));
     let answer = match context.client.answer("execCommand", &request, wait).await {
@@ -114,6 +118,12 @@ pub(super) async fn run(args: Args, context: &Context) -> Outcome<Exit> {
                 bytes(OUTPUT_BYTES_MAX as u64)
             );
         }
+    }
+    if result.replayed {
+        eprintln!("drowse: it ran before, under this key; this is what came of it then");
+    }
+    if result.canceled {
+        eprintln!("drowse: it was killed because nobody waited for it any more");
     }
     if result.timed_out {
         eprintln!("drowse: the command was killed after {} s (--timeout)", wait.as_secs());

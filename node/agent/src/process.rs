@@ -99,6 +99,7 @@ impl Process {
     }
 
     fn make_end(&self, exit: Exit) -> End {
-        End::new(exit, self.timed_out.get(), self.output.borrow().dropped_bytes())
+        let output = self.output.borrow();
+        End::new(exit, self.timed_out.get(), output.dropped_bytes(), output.written())
     }
 }

@@ -13,16 +13,21 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{Error, HEAD, dial, envelope::Envelopes, envelope::wrap, identify, request};
+use super::{
+    ANSWER_BYTES_MAX, Error, HEAD, dial, envelope::Envelopes, envelope::wrap, identify, refused, request,
+    whole,
+};
 use crate::executor::Executor;
 
 const START: &str = "/process.Process/Start";
 const SEND_INPUT: &str = "/process.Process/SendInput";
 const CLOSE_STDIN: &str = "/process.Process/CloseStdin";
+const CONNECT: &str = "/process.Process/Connect";
+const SEND_SIGNAL: &str = "/process.Process/SendSignal";
 /// Bytes of stdin in one message.
 const STDIN_PIECE_BYTES: usize = 64 << 10;
 /// How long the agent may take to kill a tree whose time is up, before nobody waits any more.
-const KILL: Duration = Duration::from_secs(15);
+pub const KILL: Duration = Duration::from_secs(15);
 
 /// A command as it is to run.
 pub struct Command {
@@ -31,10 +36,12 @@ pub struct Command {
     stdin: Option<Bytes>,
     timeout: Option<Duration>,
     detach: bool,
+    /// Whether it goes on when this connection ends; its tag finds it again.
+    stays: bool,
 }
 
 impl Command {
-    /// Reads a wish. `tag` finds a detached command again.
+    /// Reads a wish. `tag` finds a command again that is detached or has a key.
     ///
     /// # Errors
     /// When its stdin is not base64.
@@ -54,9 +61,10 @@ impl Command {
             })?),
             (None, None) => None,
         };
+        let stays = wish.detach || wish.idempotency_key.is_some();
         let message = json!({
             "process": { "cmd": program, "args": arguments, "envs": wish.env, "cwd": wish.cwd },
-            "tag": if wish.detach { Some(tag) } else { None },
+            "tag": stays.then_some(tag),
             "stdin": stdin.is_some(),
         });
         // A detached command runs until it ends, unless its caller said otherwise.
@@ -67,6 +75,7 @@ impl Command {
             stdin,
             timeout: seconds.map(Duration::from_secs),
             detach: wish.detach,
+            stays,
         })
     }
 }
@@ -98,6 +107,11 @@ pub struct Kept {
 }
 
 impl Kept {
+    /// It was so much in all: what is missing was dropped on the way.
+    fn of(&mut self, bytes: u64) {
+        self.truncated |= bytes > self.bytes.len() as u64;
+    }
+
     fn add(&mut self, base64: &str) -> Result<(), Error> {
         if self.truncated {
             return Ok(());
@@ -146,6 +160,15 @@ struct End {
     exit_code: i32,
     #[serde(default)]
     status: String,
+    /// How much it wrote in all, if the agent says so.
+    #[serde(default)]
+    output_bytes: Option<Written>,
+}
+
+#[derive(Deserialize)]
+struct Written {
+    stdout: u64,
+    stderr: u64,
 }
 
 /// Where a command runs.
@@ -176,7 +199,7 @@ pub async fn run(
     identify(&mut request, command.user.as_deref());
     let headers = request.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/connect+json"));
-    if !command.detach {
+    if !command.stays {
         headers.insert("drowse-on-disconnect", HeaderValue::from_static("kill"));
     }
     if let Some(timeout) = command.timeout {
@@ -218,6 +241,54 @@ pub async fn run(
     Ok(outcome)
 }
 
+/// Waits for a command that was started before, found by its tag, until it ends or `limit` has passed; a detached one only
+/// until it is found. Of its output the newest part is left.
+///
+/// # Errors
+/// Why it could not be found, or that the agent went silent.
+pub async fn join(
+    place: &Place,
+    tag: &str,
+    detached: bool,
+    limit: Duration,
+    started: impl FnOnce(u32),
+    alive: impl Fn(),
+) -> Result<Outcome, Error> {
+    let line = dial(&place.env, &place.executor, place.id).await?;
+    let message = wrap(json!({ "process": { "tag": tag } }).to_string().as_bytes());
+    let mut request = request("POST", CONNECT.to_owned(), Body::from(message))?;
+    let json = HeaderValue::from_static("application/connect+json");
+    request.headers_mut().insert(header::CONTENT_TYPE, json);
+    let reply = line.send(request, HEAD).await?;
+    let mut events = Envelopes::new(reply.response.into_body());
+    let mut outcome = Outcome { pid: start(&mut events).await?, ..Outcome::default() };
+    started(outcome.pid);
+    if !detached {
+        tokio::time::timeout(limit, read(&mut events, &mut outcome, &alive))
+            .await
+            .map_err(|_| Error::Late { what: "end the command", after: limit })??;
+    }
+    drop(reply.cut);
+    Ok(outcome)
+}
+
+/// Kills a command that was started with a tag, and everything it started.
+///
+/// # Errors
+/// That it is not there any more, or why it could not be done.
+pub async fn kill(place: &Place, tag: &str) -> Result<(), Error> {
+    let mut line = dial(&place.env, &place.executor, place.id).await?;
+    let message = json!({ "process": { "tag": tag }, "signal": "SIGNAL_SIGKILL" });
+    let mut request = request("POST", SEND_SIGNAL.to_owned(), Body::from(message.to_string()))?;
+    let headers = request.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert("drowse-tree", HeaderValue::from_static("1"));
+    let response = line.ask(request, KILL).await?;
+    let status = response.status();
+    let body = whole(response.into_body(), ANSWER_BYTES_MAX).await?;
+    if status.is_success() { Ok(()) } else { Err(refused(status, &body)) }
+}
+
 /// The first event is the start.
 async fn start(events: &mut Envelopes) -> Result<u32, Error> {
     let message = tokio::time::timeout(HEAD, events.next())
@@ -243,6 +314,10 @@ async fn read(events: &mut Envelopes, outcome: &mut Outcome, alive: &impl Fn()) 
         if let Some(end) = message.event.end {
             outcome.exit_code = Some(end.exit_code);
             outcome.timed_out = end.status == "timeout";
+            if let Some(Written { stdout, stderr }) = end.output_bytes {
+                outcome.stdout.of(stdout);
+                outcome.stderr.of(stderr);
+            }
             return Ok(());
         }
     }

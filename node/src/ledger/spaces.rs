@@ -6,7 +6,7 @@ use drowse_shared::{
     name::{SpaceName, SpaceRef},
 };
 use jiff::Timestamp;
-use rusqlite::{OptionalExtension, Row, params, types::Type};
+use rusqlite::{Connection, OptionalExtension, Row, params, types::Type};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{Error, Ledger, Write};
@@ -15,6 +15,9 @@ use crate::space::{Space, State, state::Effect};
 /// The columns of a space, in the order [`read`] takes them.
 pub(super) const COLUMNS: &str =
     "id, name, state, broken, epoch, created_at, last_active_at, policy, spec, template, metadata";
+
+/// Most rows that one transaction writes.
+const ROWS_AT_ONCE: usize = 500;
 
 impl Ledger {
     /// The space a request points at.
@@ -88,29 +91,20 @@ impl Ledger {
     /// When the disk is full or the name is taken.
     pub async fn insert(&self, space: &Space, intent: Option<Effect>) -> Result<(), Error> {
         let space = space.clone();
-        self.write(Write::HardIfRoom, move |c| {
-            c.execute(
-                &format!(
-                    "insert into spaces ({COLUMNS}, intent) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)"
-                ),
-                params![
-                    space.id.to_string(),
-                    space.name.as_str(),
-                    space.state.word().as_str(),
-                    broken(&space.state)?,
-                    i64::try_from(space.epoch.0).unwrap_or(i64::MAX),
-                    space.created_at.to_string(),
-                    space.last_active_at.to_string(),
-                    json(&space.policy)?,
-                    json(&space.spec)?,
-                    json(&space.template)?,
-                    json(&space.metadata)?,
-                    intent.map(Effect::word),
-                ],
-            )
-            .map(drop)
-        })
-        .await
+        self.write(Write::HardIfRoom, move |c| insert(c, &space, intent)).await
+    }
+
+    /// Writes many spaces down that are there already, some hundred at a time.
+    ///
+    /// # Errors
+    /// When the disk is full or a name is taken.
+    pub async fn insert_all(&self, spaces: Vec<Space>) -> Result<(), Error> {
+        for part in spaces.chunks(ROWS_AT_ONCE) {
+            let part = part.to_vec();
+            let work = move |c: &Connection| part.iter().try_for_each(|space| insert(c, space, None));
+            self.write(Write::HardIfRoom, work).await?;
+        }
+        Ok(())
     }
 
     /// Writes what a space is doing that was doing `was`, and the effect that was begun, if one was.
@@ -145,6 +139,7 @@ impl Ledger {
     /// When the ledger cannot be written.
     pub async fn forget(&self, id: SpaceId) -> Result<(), Error> {
         self.write(Write::Hard, move |c| {
+            c.execute("delete from execs where space_id = ?1", params![id.to_string()])?;
             c.execute("delete from spaces where id = ?1", params![id.to_string()]).map(drop)
         })
         .await
@@ -178,22 +173,26 @@ impl Ledger {
         .await
     }
 
-    /// Writes when spaces were last used.
+    /// Writes when spaces were last used. What is written already and later stays.
     ///
     /// # Errors
     /// When the ledger cannot be written.
     pub async fn set_activity(&self, used: Vec<(SpaceId, Timestamp)>) -> Result<(), Error> {
-        if used.is_empty() {
-            return Ok(());
+        // In parts, so that no other write waits for thousands of rows.
+        for part in used.chunks(ROWS_AT_ONCE) {
+            let part = part.to_vec();
+            self.write(Write::SoftIfRoom, move |c| {
+                let mut statement = c.prepare_cached(
+                    "update spaces set last_active_at = max(last_active_at, ?2) where id = ?1",
+                )?;
+                for (id, at) in &part {
+                    statement.execute(params![id.to_string(), instant(*at)])?;
+                }
+                Ok(())
+            })
+            .await?;
         }
-        self.write(Write::SoftIfRoom, move |c| {
-            let mut statement = c.prepare_cached("update spaces set last_active_at = ?2 where id = ?1")?;
-            for (id, at) in &used {
-                statement.execute(params![id.to_string(), at.to_string()])?;
-            }
-            Ok(())
-        })
-        .await
+        Ok(())
     }
 }
 
@@ -205,6 +204,33 @@ fn sure(was: &State, is: &State) -> Write {
         (_, State::Active | State::Frozen) => Write::Soft,
         _ => Write::Hard,
     }
+}
+
+fn insert(c: &Connection, space: &Space, intent: Option<Effect>) -> Result<(), rusqlite::Error> {
+    let text = format!(
+        "insert into spaces ({COLUMNS}, intent) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)"
+    );
+    c.prepare_cached(&text)?
+        .execute(params![
+            space.id.to_string(),
+            space.name.as_str(),
+            space.state.word().as_str(),
+            broken(&space.state)?,
+            i64::try_from(space.epoch.0).unwrap_or(i64::MAX),
+            instant(space.created_at),
+            instant(space.last_active_at),
+            json(&space.policy)?,
+            json(&space.spec)?,
+            json(&space.template)?,
+            json(&space.metadata)?,
+            intent.map(Effect::word),
+        ])
+        .map(drop)
+}
+
+/// An instant in a width that never varies, so that texts are in the order of instants.
+pub(super) fn instant(at: Timestamp) -> String {
+    format!("{at:.9}")
 }
 
 fn json(value: &impl Serialize) -> Result<String, rusqlite::Error> {

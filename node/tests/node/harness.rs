@@ -16,6 +16,7 @@ use drowse_shared::{
         Code, Error,
         spaces::{Acquired, Space, State},
     },
+    http::Limits,
     id::SpaceId,
     seams::Env,
     shutdown::Shutdown,
@@ -101,11 +102,14 @@ impl Ground {
             executor: Runs::Fake,
             templates: self.state.clone(),
             agent: "none".into(),
+            limits: Limits::default(),
+            agent_timeout: Duration::from_secs(40),
         };
         let parts = Parts::over(Fake::new(&env, self.machine.clone()), Arc::new(Still::default()));
         let shutdown = Shutdown::new();
         let Built { node, left, .. } = service::build(env.clone(), config, parts, shutdown.clone()).await?;
         env.spawn("tend", drowse_node::lifecycle::reconcile::tend(node.clone(), left));
+        env.spawn("keys", drowse_node::exec::keyed::tend(node.clone()));
         env.spawn("idle", drowse_node::lifecycle::idle::run(node.clone()));
         Ok(Life { router: door::router(node.clone()), node, shutdown })
     }

@@ -5,6 +5,8 @@ mod harness;
 
 /// Bad inputs of every verb.
 mod door;
+/// Commands that run once per key.
+mod keyed;
 /// What acquire, freeze, stop, destroy promise.
 mod lifecycle;
 /// Lookups, tickets, expectations.

@@ -62,6 +62,8 @@ codes! {
     UnknownDirectory = "unknown_directory", BAD_REQUEST;
     /// The program does not exist in the space or cannot be started.
     CommandNotFound = "command_not_found", BAD_REQUEST;
+    /// The head or the body of the request did not come in time.
+    RequestTimeout = "request_timeout", REQUEST_TIMEOUT;
     /// The body, the file or the list is larger than the limit.
     TooLarge = "too_large", PAYLOAD_TOO_LARGE;
     /// The space's own disk is full.
@@ -76,6 +78,10 @@ codes! {
     SpaceBroken = "space_broken", CONFLICT;
     /// Two nodes hold a space of this name; a person must choose.
     SpaceConflict = "space_conflict", CONFLICT;
+    /// The idempotency key was used for another command.
+    IdempotencyKeyReused = "idempotency_key_reused", CONFLICT;
+    /// A command with an idempotency key may have run, and what came of it is not known.
+    ExecUnknown = "exec_unknown", CONFLICT;
     /// The node is still live, or checked in a moment ago.
     NodeLive = "node_live", CONFLICT;
     /// Another ledger is live under this node id.
@@ -100,14 +106,20 @@ codes! {
     SpaceBusy = "space_busy", SERVICE_UNAVAILABLE;
     /// The space is frozen by its node until a condition ends.
     SpaceSuspended = "space_suspended", SERVICE_UNAVAILABLE;
+    /// The daemon has as many connections open as it may.
+    TooManyConnections = "too_many_connections", SERVICE_UNAVAILABLE;
     /// Too many requests wait for this space.
     QueueFull = "queue_full", SERVICE_UNAVAILABLE;
+    /// The gateway looks for as many spaces, or serves as many requests, as it can.
+    GatewayBusy = "gateway_busy", SERVICE_UNAVAILABLE;
     /// The fleet is still learning which nodes it has.
     FleetStarting = "fleet_starting", SERVICE_UNAVAILABLE;
     /// The runtime or the agent inside did not answer in time.
     RuntimeTimeout = "runtime_timeout", SERVICE_UNAVAILABLE;
     /// The runtime failed.
     RuntimeFailed = "runtime_failed", SERVICE_UNAVAILABLE;
+    /// The daemon did not come to an end with the request in time.
+    TimedOut = "timed_out", SERVICE_UNAVAILABLE;
     /// The daemon is shutting down.
     ShuttingDown = "shutting_down", SERVICE_UNAVAILABLE;
     /// Not built yet.

@@ -10,6 +10,14 @@ use crate::name::SpaceRef;
 pub const TIMEOUT_SECONDS: u64 = 300;
 /// Bytes of each output stream that an answer carries.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// Characters of an idempotency key.
+pub const KEY_LENGTH_MAX: usize = 128;
+/// Bytes of each output stream, as it is written in JSON, that a repeated answer carries.
+pub const KEPT_OUTPUT_BYTES_MAX: usize = 32 << 10;
+/// Keys that a space keeps at most; the oldest whose command has ended goes first.
+pub const KEYS_MAX: usize = 256;
+/// How long a key is kept after its command has ended.
+pub const KEY_KEPT_SECONDS: u64 = 86_400;
 
 /// How output is written into JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -66,6 +74,17 @@ pub struct ExecCommand {
     /// How `stdout` and `stderr` are written.
     #[serde(default)]
     pub output_encoding: OutputEncoding,
+    /// The same key for the same space runs the command once: whoever asks again gets the same answer.
+    #[garde(inner(length(bytes, min = 1, max = KEY_LENGTH_MAX), custom(visible)))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+}
+
+fn visible(key: &str, _: &()) -> garde::Result {
+    if key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(());
+    }
+    Err(garde::Error::new("is made of visible ASCII characters, without spaces"))
 }
 
 fn one_of<'a>(argv: &'a Option<Vec<String>>) -> impl FnOnce(&Option<String>, &()) -> garde::Result + 'a {
@@ -129,6 +148,12 @@ pub struct ExecResult {
     /// Whether it was killed because its time was up.
     #[serde(default)]
     pub timed_out: bool,
+    /// Whether it was killed because everybody who asked for it had left.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub canceled: bool,
+    /// Whether this is what an earlier request with the same idempotency key came to: nothing was run for this one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub replayed: bool,
     /// Whether it runs on by itself.
     #[serde(default)]
     pub detached: bool,
@@ -148,6 +173,11 @@ mod tests {
     #[test]
     fn a_command_is_one_line_or_one_argv() {
         let good = [r#"{"name":"a","command":"ls"}"#, r#"{"name":"a","argv":["ls","-l"],"detach":true}"#];
+        let longest =
+            format!(r#"{{"name":"a","command":"ls","idempotencyKey":"{}"}}"#, "~".repeat(KEY_LENGTH_MAX));
+        parse::<ExecCommand>(longest.as_bytes()).expect("the longest key");
+        let longer = longest.replace("~~", "~~~");
+        assert!(parse::<ExecCommand>(longer.as_bytes()).is_err(), "a key has a limit");
         for body in good {
             parse::<ExecCommand>(body.as_bytes()).expect(body);
         }
@@ -161,6 +191,9 @@ mod tests {
             (r#"{"name":"a","command":"ls","cwd":"/a\u0000b"}"#, "cwd"),
             (r#"{"name":"a","command":"ls","stdin":"a","stdinBase64":"YQ=="}"#, "not both"),
             (r#"{"name":"a","command":"ls","tty":true}"#, "tty"),
+            (r#"{"name":"a","command":"ls","idempotencyKey":""}"#, "idempotencyKey"),
+            (r#"{"name":"a","command":"ls","idempotencyKey":"a b"}"#, "visible"),
+            (r#"{"name":"a","command":"ls","idempotencyKey":"ü"}"#, "visible"),
         ];
         for (body, says) in bad {
             let error = parse::<ExecCommand>(body.as_bytes()).expect_err(body);

@@ -193,6 +193,7 @@ async fn make(directories: &[String], there: &There, client: &Client) -> Outcome
             timeout_seconds: Some(60),
             detach: false,
             output_encoding: OutputEncoding::Base64,
+            idempotency_key: None,
         };
         let made: ExecResult = client.call("execCommand", &request).await?;
         if made.exit_code != Some(0) {

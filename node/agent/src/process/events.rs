@@ -2,7 +2,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 
-use super::output::Channel;
+use super::output::{Channel, Written};
 use crate::connect;
 use crate::launcher::control::Exit;
 
@@ -16,17 +16,18 @@ pub(crate) struct End {
     exited: bool,
     status: String,
     dropped_bytes: u64,
+    written: Written,
 }
 
 impl End {
     /// From the exit and what became of the output.
-    pub(crate) fn new(exit: Exit, timed_out: bool, dropped_bytes: u64) -> Self {
+    pub(crate) fn new(exit: Exit, timed_out: bool, dropped_bytes: u64, written: Written) -> Self {
         let (exit_code, exited, status) = match exit {
             _ if timed_out => (TIMEOUT_EXIT_CODE, false, "timeout".to_owned()),
             Exit::Code(code) => (code, true, format!("exit status {code}")),
             Exit::Signal(signal) => (128 + signal, false, format!("signal: {}", signal_words(signal))),
         };
-        Self { exit_code, exited, status, dropped_bytes }
+        Self { exit_code, exited, status, dropped_bytes, written }
     }
 
     /// More output was lost after the end.
@@ -39,6 +40,7 @@ impl End {
             "exitCode": self.exit_code,
             "exited": self.exited,
             "status": self.status,
+            "outputBytes": { "stdout": self.written.stdout, "stderr": self.written.stderr },
         });
         if self.exit_code != 0 {
             end["error"] = self.status.clone().into();
@@ -107,30 +109,30 @@ mod tests {
                 Exit::Code(0),
                 false,
                 0,
-                r#"{"event":{"end":{"exitCode":0,"exited":true,"status":"exit status 0"}}}"#,
+                r#"{"event":{"end":{"exitCode":0,"exited":true,"outputBytes":{"stderr":0,"stdout":0},"status":"exit status 0"}}}"#,
             ),
             (
                 Exit::Code(3),
                 false,
                 9,
-                r#"{"event":{"end":{"droppedBytes":"9","error":"exit status 3","exitCode":3,"exited":true,"status":"exit status 3"}}}"#,
+                r#"{"event":{"end":{"droppedBytes":"9","error":"exit status 3","exitCode":3,"exited":true,"outputBytes":{"stderr":0,"stdout":0},"status":"exit status 3"}}}"#,
             ),
             (
                 Exit::Signal(15),
                 false,
                 0,
-                r#"{"event":{"end":{"error":"signal: terminated","exitCode":143,"exited":false,"status":"signal: terminated"}}}"#,
+                r#"{"event":{"end":{"error":"signal: terminated","exitCode":143,"exited":false,"outputBytes":{"stderr":0,"stdout":0},"status":"signal: terminated"}}}"#,
             ),
             (
                 Exit::Code(0),
                 true,
                 0,
-                r#"{"event":{"end":{"error":"timeout","exitCode":137,"exited":false,"status":"timeout"}}}"#,
+                r#"{"event":{"end":{"error":"timeout","exitCode":137,"exited":false,"outputBytes":{"stderr":0,"stdout":0},"status":"timeout"}}}"#,
             ),
         ];
         for (exit, timed_out, dropped, json) in cases {
             assert_eq!(
-                End::new(exit, timed_out, dropped).json(),
+                End::new(exit, timed_out, dropped, Written::default()).json(),
                 serde_json::from_str::<serde_json::Value>(json).unwrap()
             );
         }

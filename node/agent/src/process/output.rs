@@ -76,19 +76,41 @@ pub(crate) struct Output {
     tagged: bool,
     stdout: Ring,
     stderr: Ring,
+    /// All that ever came, per channel.
+    written: Written,
     watchers: Vec<Watcher>,
     next_id: u64,
+}
+
+/// How much a command has written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// Bytes on standard output.
+    pub(crate) stdout: u64,
+    /// Bytes on standard error.
+    pub(crate) stderr: u64,
 }
 
 impl Output {
     /// No output yet.
     pub(crate) fn new(tagged: bool) -> Self {
-        Self { tagged, stdout: Ring::default(), stderr: Ring::default(), watchers: Vec::new(), next_id: 0 }
+        Self {
+            tagged,
+            stdout: Ring::default(),
+            stderr: Ring::default(),
+            written: Written::default(),
+            watchers: Vec::new(),
+            next_id: 0,
+        }
     }
 
     /// Takes note of a piece of output and tells whom to send it to. Keeps at most `limit` bytes.
     pub(crate) fn note(&mut self, channel: Channel, bytes: &[u8], limit: usize) -> Vec<mpsc::Sender<Item>> {
         let senders = self.senders();
+        match channel {
+            Channel::Stdout => self.written.stdout += bytes.len() as u64,
+            Channel::Stderr => self.written.stderr += bytes.len() as u64,
+        }
         if self.tagged || senders.is_empty() {
             self.ring(channel).push(bytes, !senders.is_empty(), limit);
         }
@@ -139,6 +161,11 @@ impl Output {
     /// Removes a watcher that left.
     pub(crate) fn unwatch(&mut self, id: u64) {
         self.watchers.retain(|watcher| watcher.id != id);
+    }
+
+    /// How much ever came.
+    pub(crate) fn written(&self) -> Written {
+        self.written
     }
 
     /// Bytes no watcher was given and that are gone.

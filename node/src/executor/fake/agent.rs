@@ -53,6 +53,7 @@ async fn route(machine: Machine, id: SpaceId, request: Request<Incoming>) -> Res
     let answered = match path.as_str() {
         "/process.Process/Start" => start(&machine, id, &parts.headers, &body),
         "/process.Process/SendInput" | "/process.Process/CloseStdin" => input(&machine, id, &body).await,
+        "/process.Process/SendSignal" => signal(&machine, id, &body),
         "/files" if parts.method == "GET" => read(&machine, id, parts.uri.query()),
         "/files" => write(&machine, id, parts.uri.query(), body),
         "/filesystem.Filesystem/ListDir" => list(&machine, id, &parts.headers, &body),
@@ -105,8 +106,9 @@ fn start(machine: &Machine, id: SpaceId, headers: &HeaderMap, body: &[u8]) -> Re
     caller(headers)?;
     let order = message(body.get(5..).unwrap_or_default())?;
     let timeout_ms = headers.get("drowse-timeout-ms").and_then(|v| v.to_str().ok()?.parse().ok());
+    let tag = order["tag"].as_str().map(str::to_owned);
     let order = Order::read(&order["process"], order["stdin"] == true, timeout_ms)?;
-    let events = process::run(machine.clone(), id, order).map(|event| Ok(Frame::data(event)));
+    let events = process::run(machine.clone(), id, order, tag).map(|event| Ok(Frame::data(event)));
     Ok(Response::new(StreamBody::new(events).boxed_unsync()))
 }
 
@@ -122,6 +124,14 @@ async fn input(machine: &Machine, id: SpaceId, body: &[u8]) -> Result<Response<B
         None => drop(stdin),
     }
     Ok(json_answer(&json!({})))
+}
+
+fn signal(machine: &Machine, id: SpaceId, body: &[u8]) -> Result<Response<Body>, No> {
+    let tag = message(body)?["process"]["tag"].as_str().unwrap_or_default().to_owned();
+    match machine.kill_tagged(id, &tag) {
+        true => Ok(json_answer(&json!({}))),
+        false => Err((404, "not_found", format!("there is no process with tag {tag:?}"))),
+    }
 }
 
 /// A path as the agent reads it: relative ones start at home.

@@ -7,6 +7,7 @@ use std::{
 use bytes::Bytes;
 use drowse_shared::{api::spaces::Template, id::SpaceId, name::SpaceName};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::executor::{Card, Error, Found, Result, Vitality};
 
@@ -33,8 +34,17 @@ pub(super) struct Body {
     /// How often it was started.
     starts: u64,
     next_pid: u32,
-    /// Processes that run, and where their stdin goes while it is open.
-    processes: BTreeMap<u32, Option<mpsc::Sender<Bytes>>>,
+    /// Processes that run.
+    processes: BTreeMap<u32, Process>,
+}
+
+/// A process of a body.
+#[derive(Debug, Clone)]
+struct Process {
+    /// Where its stdin goes while it is open.
+    stdin: Option<mpsc::Sender<Bytes>>,
+    tag: Option<String>,
+    killed: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -234,14 +244,30 @@ impl Machine {
         inside.bodies.iter().map(found).collect()
     }
 
-    pub(super) fn spawn(&self, id: SpaceId, stdin: Option<mpsc::Sender<Bytes>>) -> u32 {
+    pub(super) fn spawn(
+        &self,
+        id: SpaceId,
+        stdin: Option<mpsc::Sender<Bytes>>,
+        tag: Option<String>,
+    ) -> (u32, CancellationToken) {
+        let killed = CancellationToken::new();
+        let process = Process { stdin, tag, killed: killed.clone() };
         let spawned = self.with(id, |body| {
             let pid = body.next_pid;
             body.next_pid += 1;
-            body.processes.insert(pid, stdin);
+            body.processes.insert(pid, process);
             pid
         });
-        spawned.unwrap_or(0)
+        (spawned.unwrap_or(0), killed)
+    }
+
+    /// Kills the process of a tag; whether there was one.
+    pub(super) fn kill_tagged(&self, id: SpaceId, tag: &str) -> bool {
+        let kill = |body: &mut Body| {
+            let process = body.processes.values().find(|process| process.tag.as_deref() == Some(tag));
+            process.map(|process| process.killed.cancel()).is_some()
+        };
+        self.with(id, kill).unwrap_or(false)
     }
 
     pub(super) fn reap(&self, id: SpaceId, pid: u32) {
@@ -252,7 +278,7 @@ impl Machine {
     /// Where the stdin of a process goes. Taken out when it is to be closed.
     pub(super) fn stdin(&self, id: SpaceId, pid: u32, close: bool) -> Option<mpsc::Sender<Bytes>> {
         let mut inside = self.inside();
-        let stdin = inside.bodies.get_mut(&id)?.processes.get_mut(&pid)?;
+        let stdin = &mut inside.bodies.get_mut(&id)?.processes.get_mut(&pid)?.stdin;
         if close { stdin.take() } else { stdin.clone() }
     }
 

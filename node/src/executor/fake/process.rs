@@ -6,6 +6,7 @@ use drowse_shared::id::SpaceId;
 use futures_util::{Stream, StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::{Machine, agent::No};
 
@@ -97,19 +98,24 @@ fn data(channel: &str, bytes: &[u8]) -> Bytes {
 }
 
 /// The events of a command, from its start to its end. The command goes when its stream is dropped.
-pub(super) fn run(machine: Machine, id: SpaceId, order: Order) -> impl Stream<Item = Bytes> + Send {
+pub(super) fn run(
+    machine: Machine,
+    id: SpaceId,
+    order: Order,
+    tag: Option<String>,
+) -> impl Stream<Item = Bytes> + Send {
     let (send, stdin) = mpsc::channel(STDIN_PIECES);
-    let pid = machine.spawn(id, order.stdin.then_some(send));
+    let (pid, killed) = machine.spawn(id, order.stdin.then_some(send), tag);
     let running = Running { machine, id, pid };
     let started = stream::iter([event(&json!({ "start": { "pid": pid } }))]);
-    let rest = stream::once(async move { work(order, stdin).await }).flat_map(stream::iter);
+    let rest = stream::once(async move { work(order, stdin, killed).await }).flat_map(stream::iter);
     started.chain(rest).chain(stream::once(async move {
         drop(running);
         envelope(2, b"{}")
     }))
 }
 
-async fn work(order: Order, mut stdin: mpsc::Receiver<Bytes>) -> Vec<Bytes> {
+async fn work(order: Order, mut stdin: mpsc::Receiver<Bytes>, killed: CancellationToken) -> Vec<Bytes> {
     let mut events = Vec::new();
     let act = async {
         match order.act {
@@ -130,13 +136,24 @@ async fn work(order: Order, mut stdin: mpsc::Receiver<Bytes>) -> Vec<Bytes> {
             }
         }
     };
-    let ended = match order.timeout {
-        Some(limit) => tokio::time::timeout(limit, act).await.ok(),
-        None => Some(act.await),
+    let ended = async {
+        match order.timeout {
+            Some(limit) => tokio::time::timeout(limit, act).await.ok(),
+            None => Some(act.await),
+        }
+    };
+    let ended = drowse_shared::select_biased! {
+        () = killed.cancelled() => Err(()),
+        ended = ended => Ok(ended),
     };
     let end = match ended {
-        Some(code) => json!({ "exitCode": code, "exited": true, "status": format!("exit status {code}") }),
-        None => json!({ "exitCode": 137, "exited": false, "status": "timeout", "error": "timeout" }),
+        Err(()) => {
+            json!({ "exitCode": 137, "exited": false, "status": "signal: killed", "error": "signal: killed" })
+        }
+        Ok(Some(code)) => {
+            json!({ "exitCode": code, "exited": true, "status": format!("exit status {code}") })
+        }
+        Ok(None) => json!({ "exitCode": 137, "exited": false, "status": "timeout", "error": "timeout" }),
     };
     events.push(event(&json!({ "end": end })));
     events
