@@ -50,13 +50,19 @@ mod interpose;
 mod log;
 /// Dialling and listening.
 mod net;
+/// What breaks and heals between hosts.
+mod links;
 /// Connections: bytes under way, ends, resets.
 mod pipe;
 /// The seeded source of chance.
 mod rng;
 /// A run of a scenario: thread, runtime, story.
 mod run;
-/// Hosts, links, faults, the story.
+/// What happened, line by line.
+mod story;
+/// How things go when nothing is broken.
+mod weather;
+/// Hosts, and what they all share.
 mod world;
 
 #[cfg(test)]
@@ -66,4 +72,6 @@ pub use hold::Held;
 pub use host::Fall;
 pub use rng::{Chance, Rng};
 pub use run::{Run, run};
-pub use world::{Pulse, Weather, World};
+pub use story::{Kind, Line, brief};
+pub use weather::Weather;
+pub use world::{Pulse, World};

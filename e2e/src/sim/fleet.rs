@@ -36,15 +36,20 @@ mod chaos;
 mod client;
 /// Databases that outlive daemons.
 mod disk;
+/// Many seeds, one after the other.
+mod hunt;
 /// What must hold.
 mod laws;
 /// What a run will do.
 pub mod plan;
+/// Makes a failing plan small.
+pub mod shrink;
 /// The machine as the laws see it.
 mod witness;
 
 pub use client::{Client, Ended};
 pub use disk::Disk;
+pub use hunt::failing_seeds;
 pub use laws::{Answer, Laws};
 pub use plan::Plan;
 use witness::Witness;
@@ -59,6 +64,8 @@ pub const NODES: [&str; 3] = ["n0", "n1", "n2"];
 pub const CLIENTS: [&str; 4] = ["c0", "c1", "c2", "c3"];
 /// The names clients use.
 const NAMES: [&str; 6] = ["ada", "bob", "cyd", "dan", "eve", "fay"];
+/// How long a fleet is left alone with each of its gateways before trouble begins.
+const GATHERS: Duration = Duration::from_secs(40);
 /// How soon everything works again once nothing is broken.
 const RECOVERY: Duration = Duration::from_secs(120);
 
@@ -137,7 +144,7 @@ impl Fleet {
             self.world.host(name, move |env| fleet.clone().gateway(env, name));
             // Every node has to know of every other before the first database is lost, and a second gateway joins the
             // fleet that the first one founded.
-            sleep(Duration::from_secs(40)).await;
+            sleep(GATHERS).await;
         }
     }
 
@@ -173,6 +180,8 @@ impl Fleet {
             executor: drowse_node::config::Runs::Fake,
             templates: node.state.clone(),
             agent: "none".into(),
+            limits: drowse_shared::http::Limits::default(),
+            agent_timeout: Duration::from_secs(40),
         };
         let executor: Arc<dyn Executor> = Arc::new(Witness {
             inner: Fake::new(&env, node.machine.clone()),
@@ -240,15 +249,27 @@ impl Fleet {
     }
 }
 
-/// Carries out a plan: clients, and delays, drops, cuts, falls. The laws are checked throughout.
+/// When the first client may ask and the first trouble begin, in milliseconds since the world began.
+fn start_ms(plan: &Plan) -> u64 {
+    plan.gateways().len() as u64 * u64::try_from(GATHERS.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Carries out a plan: clients, and delays, drops, cuts, falls. The laws are checked throughout; the first that is
+/// broken ends it.
 pub fn scenario(plan: &Plan) -> Run<()> {
     let plan = plan.clone();
     run(plan.seed, move |world| async move {
         world.set_weather(plan.weather);
         let fleet = Fleet::new(&world, plan.gateways(), plan.nodes());
-        fleet.start().await;
-        fleet.trouble_and_work(&plan).await;
-        fleet.settle(plan.names(), plan.weather).await;
+        let all = async {
+            fleet.start().await;
+            fleet.trouble_and_work(&plan).await;
+            fleet.settle(plan.names(), plan.weather).await;
+        };
+        drowse_shared::select_biased! {
+            () = world.failed() => {}
+            () = all => {}
+        }
     })
 }
 

@@ -5,7 +5,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::world::{State, World};
+use super::{
+    story::Kind,
+    world::{State, World},
+};
 
 /// A wish to hold what begins like this.
 pub(super) struct Rule {
@@ -34,19 +37,20 @@ impl State {
         self.holds.iter().find(fits).map(|rule| rule.number)
     }
 
-    /// The hold `number` has caught one direction of a connection.
-    pub(super) fn hold_caught(&mut self, number: u64, connection: u64, side: usize) {
-        if let Some(rule) = self.holds.iter_mut().find(|rule| rule.number == number) {
-            rule.caught = Some((connection, side));
-            rule.arrived.notify_one();
-        }
+    /// The hold `number` has caught one direction of a connection, and this in it.
+    pub(super) fn hold_caught(&mut self, number: u64, connection: u64, side: usize, what: &str) {
+        let Some(rule) = self.holds.iter_mut().find(|rule| rule.number == number) else { return };
+        rule.caught = Some((connection, side));
+        rule.arrived.notify_one();
+        let line = format!("{}>{} c{connection} HELD {what}", rule.from, rule.to);
+        self.log(Kind::Happens, line);
     }
 
     fn end_hold(&mut self, number: u64, word: &str, reset: bool) {
         let Some(at) = self.holds.iter().position(|rule| rule.number == number) else { return };
         let rule = self.holds.remove(at);
         let Some((connection, side)) = rule.caught else { return };
-        self.log(&format!("{}>{} c{connection} {word}", rule.from, rule.to));
+        self.log(Kind::Happens, format!("{}>{} c{connection} {word}", rule.from, rule.to));
         let now = Instant::now();
         let Some(connection) = self.connections.get_mut(&connection) else { return };
         connection.pipes[side].held = None;

@@ -9,7 +9,7 @@ use tracing::{
     span,
 };
 
-use super::world::World;
+use super::{story::Kind, world::World};
 
 thread_local! {
     /// Whose task is being polled.
@@ -45,7 +45,7 @@ impl Subscriber for Teller {
         event.record(&mut line);
         let host = SPEAKER.with_borrow(Clone::clone);
         let level = event.metadata().level();
-        self.0.note(&format!("{host} {level}: {}{}", line.message, line.fields));
+        self.0.tell(Kind::Log, format!("{host} {level}: {}{}", line.message, line.fields));
     }
 
     fn enter(&self, _: &span::Id) {}

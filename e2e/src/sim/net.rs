@@ -11,6 +11,7 @@ use super::{
     host::Life,
     pipe::{Connection, Stream},
     rng::{self, Chance},
+    story::Kind,
     world::World,
 };
 
@@ -63,7 +64,7 @@ impl Net for SimEnv {
             if state.listeners.contains_key(&local) {
                 return Err(io::ErrorKind::AddrInUse.into());
             }
-            state.log(&format!("{local} LISTENS"));
+            state.log(Kind::Wire, format!("{local} LISTENS"));
             let arrived = Arc::new(Notify::new());
             let listener = Listener { life: life.clone(), queue: VecDeque::new(), arrived: arrived.clone() };
             state.listeners.insert(local.clone(), listener);
@@ -80,7 +81,7 @@ async fn dial(world: &World, life: &Arc<Life>, to: &str) -> io::Result<BoxIo> {
     let (from, host) = (&*life.host, host_of(to));
     let (there, back) = (rng::link(life.key, rng::key(host)), rng::link(rng::key(host), life.key));
     let lag = world.lock().lag(there);
-    world.note(&format!("{from}>{to} SYN"));
+    world.tell(Kind::Wire, format!("{from}>{to} SYN"));
     sleep(lag).await;
     loop {
         let (changed, way) = {
@@ -100,7 +101,7 @@ async fn dial(world: &World, life: &Arc<Life>, to: &str) -> io::Result<BoxIo> {
     let Some((number, back)) = arrive(world, life, to) else {
         let back = world.lock().lag(back);
         sleep(back).await;
-        world.note(&format!("{from}>{to} REFUSED"));
+        world.tell(Kind::Wire, format!("{from}>{to} REFUSED"));
         return Err(io::ErrorKind::ConnectionRefused.into());
     };
     let stream = Stream::new(world, life, number, 0);
@@ -118,7 +119,7 @@ fn arrive(world: &World, life: &Arc<Life>, to: &str) -> Option<(u64, std::time::
     let number = state.connections_made;
     state.connections.insert(number, Connection::new(life, &there));
     let word = if twice { ", TWICE" } else { "" };
-    state.log(&format!("{}>{to} c{number} OPENS{word}", life.host));
+    state.log(Kind::Wire, format!("{}>{to} c{number} OPENS{word}", life.host));
     let ghost = twice.then(|| {
         state.connections_made += 1;
         let ghost = state.connections_made;
@@ -174,7 +175,7 @@ impl Drop for Ear {
             return;
         }
         let mut state = self.world.lock();
-        state.log(&format!("{} CLOSED", self.local));
+        state.log(Kind::Wire, format!("{} CLOSED", self.local));
         let queue = state.listeners.remove(&self.local).map(|listener| listener.queue);
         for (connection, _) in queue.unwrap_or_default() {
             state.leave(connection, 1);

@@ -15,6 +15,7 @@ use tokio::{
 use super::{
     host::Life,
     rng,
+    story::{self, Kind},
     world::{State, World},
 };
 
@@ -151,7 +152,7 @@ impl State {
         match given_up {
             Some(at) if at <= now => {
                 let line = format!("{}<{} c{number} GIVEN UP", pipe.to.host, pipe.from.host);
-                self.log(&line);
+                self.log(Kind::Wire, line);
                 return Received::Reset;
             }
             Some(_) => {}
@@ -176,7 +177,7 @@ impl State {
                 if let Some(writer) = pipe.writer.take() {
                     writer.wake();
                 }
-                self.log(&line);
+                self.log(Kind::Wire, line);
                 return Received::Bytes;
             }
             due = Some(due.map_or(*at, |reset| reset.min(*at)));
@@ -212,7 +213,7 @@ impl State {
         let unheard = outgoing.deaf || outgoing.to.is_dead();
         let silent = outgoing.to.is_dead() && self.is_off(&outgoing.to.host);
         let (from, to) = (outgoing.from.host.clone(), outgoing.to.host.clone());
-        let mut line = format!("{from}>{to} c{number} send {}", gist(bytes));
+        let gist = gist(bytes);
         let hold = self.hold_for(&from, &to, bytes);
         let Some(connection) = self.connections.get_mut(&number) else {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
@@ -237,12 +238,9 @@ impl State {
         }
         if let Some(hold) = hold {
             pipe.held = Some(hold);
-            line.push_str(" HELD");
+            self.hold_caught(hold, number, side, story::words(&gist));
         }
-        self.log(&line);
-        if let Some(hold) = hold {
-            self.hold_caught(hold, number, side);
-        }
+        self.log(Kind::Wire, format!("{from}>{to} c{number} send {gist}"));
         Poll::Ready(Ok(bytes.len()))
     }
 
@@ -259,7 +257,7 @@ impl State {
         pipe.fin = Some(pipe.last.map_or(at, |last| last.max(at)));
         pipe.wake();
         let line = format!("{}>{} c{number} FIN", pipe.from.host, pipe.to.host);
-        self.log(&line);
+        self.log(Kind::Wire, line);
     }
 
     /// One end is gone.

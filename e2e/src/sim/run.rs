@@ -3,13 +3,12 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use super::{interpose, log::Teller, world::World};
-
-/// Most lines of the story shown when a run failed.
-const TAIL_LINES: usize = 120;
-
-/// Marks the line of a broken promise.
-pub(super) const FAILED: &str = "FAILED: ";
+use super::{
+    interpose,
+    log::Teller,
+    story::{Line, brief},
+    world::World,
+};
 
 /// What one simulated run was like.
 #[derive(Debug)]
@@ -19,7 +18,7 @@ pub struct Run<T> {
     /// What the scenario answered; `None` when it panicked.
     pub value: Option<T>,
     /// Everything that happened, one line each, in order.
-    pub story: Vec<String>,
+    pub story: Vec<Line>,
     /// What should not have happened: broken promises, panics, tasks left alive.
     pub failures: Vec<String>,
 }
@@ -71,7 +70,7 @@ pub(super) fn said(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 impl<T> Run<T> {
-    /// Panics with the failures, how to see them again, and the end of the story.
+    /// Panics with the failures, how to see them again, and a brief story.
     ///
     /// # Panics
     /// When the run failed.
@@ -79,21 +78,18 @@ impl<T> Run<T> {
         if self.failures.is_empty() {
             return;
         }
-        let mut report = format!("seed {} failed:\n", self.seed);
-        for failure in &self.failures {
-            let _ = writeln!(report, "  - {failure}");
+        let told = brief(&self.story).join("\n");
+        let failures = self.failures.join("\n  - ");
+        panic!("seed {} failed:\n  - {failures}\nrun it again: {rerun}\n{told}", self.seed);
+    }
+
+    /// The whole story as text.
+    pub fn told(&self) -> String {
+        let mut text = String::new();
+        for line in &self.story {
+            let _ = writeln!(text, "{line}");
         }
-        let _ =
-            writeln!(report, "run it again: {rerun}\nthe story up to the first failure, without check-ins:");
-        let end =
-            self.story.iter().position(|line| line.contains(FAILED)).map_or(self.story.len(), |at| at + 1);
-        let told = |line: &&String| !line.contains("/checkIn") && !line.contains("\"standing\"");
-        let mut tail: Vec<&String> = self.story[..end].iter().rev().filter(told).take(TAIL_LINES).collect();
-        tail.reverse();
-        for line in tail {
-            let _ = writeln!(report, "{line}");
-        }
-        panic!("{report}");
+        text
     }
 
     /// Panics at the first line where two runs of one seed differ.
@@ -104,7 +100,8 @@ impl<T> Run<T> {
         let lines = self.story.len().max(other.story.len());
         let (mine, theirs) = (&self.story, &other.story);
         if let Some(at) = (0..lines).find(|&at| mine.get(at) != theirs.get(at)) {
-            let before = mine[at.saturating_sub(12)..at].join("\n");
+            let before: Vec<String> = mine[at.saturating_sub(12)..at].iter().map(Line::to_string).collect();
+            let before = before.join("\n");
             panic!(
                 "two runs of seed {} differ at line {at}:\n{before}\nonce:  {:?}\nagain: {:?}",
                 self.seed,
@@ -118,7 +115,7 @@ impl<T> Run<T> {
     pub fn fingerprint(&self) -> String {
         let mut hasher = blake3::Hasher::new();
         for line in &self.story {
-            hasher.update(line.as_bytes()).update(b"\n");
+            hasher.update(&line.at_ms.to_le_bytes()).update(line.text.as_bytes()).update(b"\n");
         }
         hasher.finalize().to_hex()[..16].to_owned()
     }

@@ -5,7 +5,6 @@ use std::{
 };
 
 use drowse_shared::seams::Env;
-use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{Notify, oneshot},
     time::{Instant, sleep},
@@ -19,62 +18,23 @@ use super::{
     net::Listener,
     pipe::Connection,
     rng::{self, Chance, Rng, Streams},
-    run::FAILED,
+    story::{Kind, Line, Story},
+    weather::Weather,
 };
-
-/// How things go when nothing is broken on purpose. Times in whole milliseconds, as tokio's timers have it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Weather {
-    /// What most segments take.
-    pub lag_ms: (u64, u64),
-    /// One segment in so many is slow; 0 = none.
-    pub slow_one_in: u64,
-    /// The longest a slow one takes.
-    pub slow_ms_max: u64,
-    /// One connection in so many arrives twice, the second time to say nothing.
-    pub duplicate_one_in: u64,
-    /// One poll in so many is put off, so that tasks interleave.
-    pub defer_one_in: u64,
-    /// How far a host's wall clock may be off, in milliseconds.
-    pub clock_off_ms_max: u64,
-}
-
-impl Weather {
-    /// Everything takes one millisecond.
-    pub const CALM: Self = Self {
-        lag_ms: (1, 1),
-        slow_one_in: 0,
-        slow_ms_max: 0,
-        duplicate_one_in: 0,
-        defer_one_in: 0,
-        clock_off_ms_max: 0,
-    };
-    /// A network of some distance on machines under some load, whose clocks nobody sets.
-    pub const USUAL: Self = Self {
-        lag_ms: (1, 4),
-        slow_one_in: 10,
-        slow_ms_max: 250,
-        duplicate_one_in: 20,
-        defer_one_in: 8,
-        clock_off_ms_max: 3_600_000,
-    };
-}
 
 /// Everything there is: plain data under one lock that is never held across a wait.
 pub(super) struct State {
     streams: Streams,
     start: Instant,
-    story: Vec<String>,
-    failures: Vec<String>,
+    pub(super) story: Story,
+    /// Told when a promise is broken.
+    failed: Arc<Notify>,
     pub(super) weather: Weather,
-    /// A directory of this run, told as `~`: it differs between two runs.
-    home: Option<String>,
     pub(super) hosts: BTreeMap<String, Host>,
     pub(super) listeners: BTreeMap<String, Listener>,
     pub(super) connections: BTreeMap<u64, Connection>,
     pub(super) connections_made: u64,
-    cuts: BTreeSet<(String, String)>,
+    pub(super) cuts: BTreeSet<(String, String)>,
     pub(super) holds: Vec<Rule>,
     pub(super) holds_made: u64,
     /// Told when a link or a host changes.
@@ -82,16 +42,17 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn log(&mut self, what: &str) {
-        let ms = self.start.elapsed().as_millis();
-        let line = format!("{ms:>8} {what}");
-        let line = self.home.as_ref().map(|home| line.replace(home, "~")).unwrap_or(line);
-        self.story.push(line);
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn log(&mut self, kind: Kind, text: String) {
+        self.story.tell(self.now_ms(), kind, text);
     }
 
     /// The stream of chance of a host or a link, by its key.
     pub(super) fn chance(&mut self, chance: Chance, whose: u64) -> &mut Rng {
-        let now_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let now_ms = self.now_ms();
         self.streams.of(chance, whose, now_ms)
     }
 
@@ -127,7 +88,7 @@ impl State {
             && host.steps >= at
         {
             let line = format!("{} FALLS ({fall:?}) at step {} ({what})", life.host, host.steps);
-            self.log(&line);
+            self.log(Kind::Happens, line);
             self.fall(&life.host, fall);
             return false;
         }
@@ -135,7 +96,7 @@ impl State {
     }
 
     /// Lets every reader look again at what can reach it.
-    fn wake_readers(&mut self) {
+    pub(super) fn wake_readers(&mut self) {
         for connection in self.connections.values_mut() {
             for pipe in &mut connection.pipes {
                 pipe.wake();
@@ -188,10 +149,9 @@ impl World {
         Self(Arc::new(Mutex::new(State {
             streams: Streams::new(seed),
             start: Instant::now(),
-            story: Vec::new(),
-            failures: Vec::new(),
+            story: Story::default(),
+            failed: Arc::new(Notify::new()),
             weather: Weather::USUAL,
-            home: None,
             hosts: BTreeMap::new(),
             listeners: BTreeMap::new(),
             connections: BTreeMap::new(),
@@ -230,7 +190,7 @@ impl World {
 
     /// Names the directory that the story calls `~`.
     pub fn set_home(&self, directory: &str) {
-        self.lock().home = Some(directory.to_owned());
+        self.lock().story.home = Some(directory.to_owned());
     }
 
     /// Draws from the stream that decides such things for this host.
@@ -247,30 +207,39 @@ impl World {
 
     /// Writes a line into the story.
     pub fn note(&self, what: &str) {
-        self.lock().log(what);
+        self.tell(Kind::Happens, what.to_owned());
+    }
+
+    /// Writes a line of a kind into the story.
+    pub fn tell(&self, kind: Kind, text: String) {
+        self.lock().log(kind, text);
     }
 
     /// Says that something happened that must not.
     pub fn fail(&self, what: &str) {
         let mut state = self.lock();
-        state.log(&format!("{FAILED}{what}"));
-        state.failures.push(what.to_owned());
+        state.log(Kind::Failed, what.to_owned());
+        state.failed.notify_one();
+    }
+
+    /// Waits until something happened that must not.
+    pub async fn failed(&self) {
+        let failed = self.lock().failed.clone();
+        failed.notified().await;
     }
 
     /// Whether something happened that must not.
     pub fn has_failed(&self) -> bool {
-        !self.lock().failures.is_empty()
+        self.lock().story.has_failed()
     }
 
     /// The last lines of the story so far.
     pub fn story_tail(&self, lines: usize) -> Vec<String> {
-        let state = self.lock();
-        state.story[state.story.len().saturating_sub(lines)..].to_vec()
+        self.lock().story.tail(lines)
     }
 
-    pub(super) fn take_story(&self) -> (Vec<String>, Vec<String>) {
-        let mut state = self.lock();
-        (std::mem::take(&mut state.story), std::mem::take(&mut state.failures))
+    pub(super) fn take_story(&self) -> (Vec<Line>, Vec<String>) {
+        self.lock().story.end()
     }
 
     /// Adds a host and starts it. `main` runs at each of its starts and takes what it needs from its `Env`.
@@ -293,7 +262,7 @@ impl World {
             let main = main.or_else(|| last.map(|host| host.main.clone()));
             let main = main.expect("a host is started again only after it was added");
             let life = Life::new(name, generation, off);
-            state.log(&format!("{name} STARTS life {generation}, clock off by {off} ms"));
+            state.log(Kind::Happens, format!("{name} STARTS life {generation}, clock off by {off} ms"));
             let host = Host {
                 life: life.clone(),
                 main: main.clone(),
@@ -342,7 +311,7 @@ impl World {
     pub fn crash(&self, host: &str, fall: Fall) {
         let mut state = self.lock();
         if state.hosts.get(host).is_some_and(|h| !h.life.is_dead()) {
-            state.log(&format!("{host} FALLS ({fall:?})"));
+            state.log(Kind::Happens, format!("{host} FALLS ({fall:?})"));
             state.fall(host, fall);
         }
     }
@@ -400,67 +369,6 @@ impl World {
             let task = self.lock().hosts.get_mut(host).and_then(|h| h.tasks.pop());
             let Some(task) = task else { return };
             let _ = task.await;
-        }
-    }
-
-    /// From now on nothing gets from one host to another. What is sent meanwhile waits.
-    pub fn cut(&self, from: &str, to: &str) {
-        let mut state = self.lock();
-        state.log(&format!("{from}>{to} CUT"));
-        state.cuts.insert((from.to_owned(), to.to_owned()));
-        state.wake_readers();
-    }
-
-    /// Cuts both directions.
-    pub fn part(&self, one: &str, other: &str) {
-        self.cut(one, other);
-        self.cut(other, one);
-    }
-
-    /// Ends every cut between two hosts, in both directions.
-    pub fn heal(&self, one: &str, other: &str) {
-        let mut state = self.lock();
-        state.log(&format!("{one}-{other} HEALED"));
-        state.cuts.retain(|(from, to)| (from != one || to != other) && (from != other || to != one));
-        state.wake_readers();
-        state.changed.notify_waiters();
-    }
-
-    /// Ends every cut.
-    pub fn heal_all(&self) {
-        let cuts: Vec<_> = self.lock().cuts.iter().cloned().collect();
-        for (from, to) in cuts {
-            self.heal(&from, &to);
-        }
-    }
-
-    /// Resets every connection between two hosts, losing what is on its way.
-    pub fn reset(&self, one: &str, other: &str) {
-        let mut state = self.lock();
-        state.log(&format!("{one}-{other} RESET"));
-        let now = Instant::now();
-        for connection in state.connections.values_mut() {
-            let ends = [&*connection.pipes[0].from.host, &*connection.pipes[0].to.host];
-            if ends == [one, other] || ends == [other, one] {
-                for pipe in &mut connection.pipes {
-                    pipe.forget();
-                    pipe.reset = Some(now);
-                    pipe.wake();
-                }
-            }
-        }
-    }
-
-    /// Open connections lose what `from` sends to `to` from now on, until keepalive gives them up; new ones work.
-    pub fn silence(&self, from: &str, to: &str) {
-        let mut state = self.lock();
-        state.log(&format!("{from}>{to} SILENCE on open connections"));
-        for connection in state.connections.values_mut() {
-            for pipe in &mut connection.pipes {
-                if pipe.from.host == from && pipe.to.host == to {
-                    pipe.silent = true;
-                }
-            }
         }
     }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{Fleet, laws::Answer, plan::Action};
-use crate::sim::Chance;
+use crate::sim::{Chance, Kind};
 
 /// Longer than any deadline of the fleet: who waits this long is told something.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -53,6 +53,7 @@ impl Client {
     ) -> Ended {
         let (world, laws) = (&self.fleet.world, &self.fleet.laws);
         let wish = laws.asks(verb, name);
+        world.tell(Kind::Asked, format!("{} asks {gateway}: {verb} {name}", self.me));
         let life = world.life_of(gateway);
         let ended = match timeout(patience.unwrap_or(PATIENCE), self.send(gateway, verb, body)).await {
             Ok(Ok(answer)) => Ended::Told(answer),
@@ -64,7 +65,7 @@ impl Client {
             Ended::Broke(why) => format!("broke: {why}"),
             Ended::Left => "left".to_owned(),
         };
-        world.note(&format!("{}: {verb} {name} at {gateway} -> {brief}", self.me));
+        world.tell(Kind::Told, format!("{}: {verb} {name} at {gateway} -> {brief}", self.me));
         match &ended {
             Ended::Told(answer) => laws.told(wish, answer),
             Ended::Left if patience.is_none() && world.life_of(gateway) == life => {

@@ -20,7 +20,7 @@ use drowse_shared::{
 };
 use serde_json::Value;
 
-use crate::sim::World;
+use crate::sim::{Kind, World};
 
 /// How long a destroy may still be carried out once its caller was told to wait.
 pub(super) const LINGERS: Duration = Duration::from_secs(150);
@@ -111,7 +111,7 @@ impl Laws {
         if record.bodies.get(&id).is_some_and(|body| body.gone.is_none() && body.host == host) {
             return;
         }
-        self.world.note(&format!("{host} BODY of {name} made: {id}"));
+        self.world.tell(Kind::Body, format!("{host} BODY of {name} made: {id}"));
         for (other, body) in record.here(name) {
             self.world.fail(&format!(
                 "law 1: {host} made body {id} of {name}, and {} has body {other} of it",
@@ -136,7 +136,7 @@ impl Laws {
         }
         body.gone = Some(now);
         let (name, born, acknowledged) = (body.name.clone(), body.born, body.acknowledged.is_some());
-        self.world.note(&format!("{host} BODY of {name} removed: {id}"));
+        self.world.tell(Kind::Body, format!("{host} BODY of {name} removed: {id}"));
         if acknowledged && !record.may_be_destroyed(&name, born, now) {
             self.world.fail(&format!("law 2: {host} removed body {id} of {name} and nobody asked for it"));
         }

@@ -116,6 +116,13 @@ pub struct Event {
     pub trouble: Trouble,
 }
 
+impl Event {
+    /// Whether it is about this host.
+    pub fn mentions(&self, host: &str) -> bool {
+        serde_json::to_string(&self.trouble).is_ok_and(|text| text.contains(&format!("\"{host}\"")))
+    }
+}
+
 /// What may go wrong.
 #[expect(missing_docs, reason = "fields say on which host or link, and for how many milliseconds")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
