@@ -28,8 +28,8 @@ const THREADS: usize = 2;
 const REPEATS: u64 = 50;
 /// A soak says how far it is after so many seeds.
 const PROGRESS: u64 = 500;
-/// Failing seeds after which a soak stops.
-const SOAK_FAILURES_MAX: usize = 3;
+/// Failing seeds after which a soak stops when nobody says.
+const SOAK_FAILURES_MAX: u64 = 3;
 
 /// What the environment says.
 #[expect(clippy::disallowed_methods, reason = "a test has no configuration but this")]
@@ -139,7 +139,9 @@ fn the_laws_hold_under_many_seeds() {
 #[ignore = "20,000 seeds, or as many as DROWSE_SIM_SEEDS says"]
 fn soak_seeds() {
     let done = AtomicU64::new(0);
-    let failing = fleet::failing_seeds(seeds(SEEDS.1), THREADS, SOAK_FAILURES_MAX, |seed| {
+    let failures_max =
+        usize::try_from(setting("DROWSE_SIM_FAILURES", SOAK_FAILURES_MAX)).unwrap_or(usize::MAX);
+    let failing = fleet::failing_seeds(seeds(SEEDS.1), THREADS, failures_max, |seed| {
         let run = run(seed);
         let done = done.fetch_add(1, Relaxed) + 1;
         if done.is_multiple_of(PROGRESS) || !run.failures.is_empty() {

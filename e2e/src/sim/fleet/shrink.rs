@@ -10,6 +10,9 @@ use serde_json::Value;
 use super::{CLIENTS, GATEWAYS, NAMES, NODES, Plan};
 use crate::sim::{Fall, Run, Weather, brief};
 
+#[cfg(test)]
+mod tests;
+
 /// How long shrinking may go on.
 #[derive(Debug, Clone, Copy)]
 pub struct Budget {
