@@ -36,6 +36,10 @@
 //! [`Env`](drowse_shared::seams::Env) whose seams lead into the world. Nothing else may be nondeterministic: see
 //! `clippy.toml` for what daemons may not use, and `interpose` for what libraries do behind our back.
 
+/// What disks have taken for good, and what a loss of power takes back.
+mod cache;
+/// Those who listen to the wire.
+mod ear;
 /// The seams of a host.
 mod env;
 /// The production fleet as hosts of a world, its clients, its troubles and its laws.
@@ -68,6 +72,7 @@ mod world;
 #[cfg(test)]
 mod tests;
 
+pub use ear::Heard;
 pub use hold::Held;
 pub use host::Fall;
 pub use rng::{Chance, Rng};

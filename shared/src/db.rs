@@ -104,9 +104,10 @@ impl Db {
     /// Uses one connection that is already open: what a simulation does, where threads and pools have no place.
     ///
     /// # Errors
-    /// When it cannot be migrated.
+    /// When it cannot be prepared or migrated.
     pub fn over(env: &Env, mut connection: Connection, migrations: &Migrations<'_>) -> Result<Self, Error> {
         let path = Utf8Path::new(":memory:");
+        prepare(&mut connection).map_err(|source| Error::Open { path: path.to_owned(), source })?;
         migrate(&mut connection, path, migrations)?;
         Ok(Self { env: env.clone(), pool: Arc::new(Pool::One(Arc::new(Mutex::new(connection)))) })
     }

@@ -44,6 +44,10 @@ mod laws;
 pub mod plan;
 /// Makes a failing plan small.
 pub mod shrink;
+/// What the wire shows of tickets.
+mod tap;
+/// What a machine's disk has not taken yet.
+mod unsynced;
 /// The machine as the laws see it.
 mod witness;
 
@@ -52,6 +56,7 @@ pub use disk::Disk;
 pub use hunt::failing_seeds;
 pub use laws::{Answer, Laws};
 pub use plan::Plan;
+use unsynced::Unsynced;
 use witness::Witness;
 
 /// The hosts of the gateways.
@@ -72,6 +77,7 @@ const RECOVERY: Duration = Duration::from_secs(120);
 /// A node's machine and its disks: they outlive the daemon.
 struct Node {
     machine: Machine,
+    unsynced: Unsynced,
     ledger: Disk,
     state: Utf8PathBuf,
 }
@@ -113,17 +119,24 @@ impl Meter for Roomy {
 impl Fleet {
     /// Every host down, every disk empty.
     pub fn new(world: &World, gateways: &'static [&'static str], nodes: &'static [&'static str]) -> Self {
-        let home = tempfile::tempdir().expect("a directory for node.json");
+        // In memory where that is possible: nothing of it has to outlast the run.
+        let home = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        let home = home.expect("a directory for what daemons keep");
         let path = Utf8PathBuf::from_path_buf(home.path().to_owned()).expect("temporary paths are UTF-8");
         world.set_home(path.as_str());
-        let node =
-            |name: &str| Node { machine: Machine::default(), ledger: Disk::new(), state: path.join(name) };
+        let disk = |host: &str, database| Disk::new(path.join(host).as_std_path(), database);
+        let node = |name: &str| Node {
+            machine: Machine::default(),
+            unsynced: Unsynced::default(),
+            ledger: disk(name, "ledger.db"),
+            state: path.join(name),
+        };
         Self {
             world: world.clone(),
             laws: Laws::new(world),
             token: Token::checked("0123456789abcdef0123456789abcdef", "the simulation").expect("long enough"),
             gateways,
-            databases: Arc::new(gateways.iter().map(|name| (*name, Disk::new())).collect()),
+            databases: Arc::new(gateways.iter().map(|name| (*name, disk(name, "gateway.db"))).collect()),
             runtime_fails_one_in: Arc::default(),
             nodes: Arc::new(nodes.iter().map(|name| (*name, node(name))).collect()),
             _home: Arc::new(home),
@@ -150,6 +163,9 @@ impl Fleet {
 
     async fn gateway(self, env: Env, name: &'static str) {
         let Some(database) = self.databases.get(name) else { return };
+        if self.world.rose_from(name) == Some(Fall::Power) {
+            database.power_lost(&self.world, name);
+        }
         let mut config = drowse_gateway::Config::with_defaults(self.token.clone());
         config.listen = format!("{name}:{GATEWAY_PORT}");
         let parts = drowse_gateway::Parts::over(&env, database.open());
@@ -165,6 +181,11 @@ impl Fleet {
     async fn node(self, env: Env, name: &'static str) {
         let Some(node) = self.nodes.get(name) else { return };
         let Some(pulse) = self.world.pulse(name) else { return };
+        if self.world.rose_from(name) == Some(Fall::Power) {
+            node.machine.reboot();
+            node.unsynced.power_lost(name, &node.machine, &self.world, &self.laws);
+            node.ledger.power_lost(&self.world, name);
+        }
         let config = drowse_node::Config {
             token: self.token.clone(),
             listen: format!("{name}:4676"),
@@ -185,6 +206,8 @@ impl Fleet {
         };
         let executor: Arc<dyn Executor> = Arc::new(Witness {
             inner: Fake::new(&env, node.machine.clone()),
+            machine: node.machine.clone(),
+            unsynced: node.unsynced.clone(),
             world: self.world.clone(),
             laws: self.laws.clone(),
             pulse,
@@ -299,9 +322,6 @@ pub fn fall_at(seed: u64, host: &'static str, fall: Fall, k: u64) -> Run<bool> {
         let back = async {
             while world.is_up(host) {
                 sleep(Duration::from_millis(100)).await;
-            }
-            if let (Fall::Power, Some(node)) = (fall, fleet.nodes.get(host)) {
-                node.machine.reboot();
             }
             sleep(Duration::from_secs(1)).await;
             world.restart(host, Duration::ZERO).await;

@@ -74,6 +74,8 @@ pub(super) struct Host {
     pub(super) falls_at: Option<(u64, Fall)>,
     /// How the last life fell.
     pub(super) fell: Option<Fall>,
+    /// How the life before this one fell.
+    pub(super) rose_from: Option<Fall>,
     /// Somebody is starting it again.
     pub(super) restarts: bool,
 }

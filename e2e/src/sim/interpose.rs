@@ -1,13 +1,14 @@
-//! Overrides of libc's `getrandom` and `clock_gettime`, for threads that asked for it.
+//! Overrides of libc's `getrandom`, `clock_gettime`, `fsync` and `fdatasync`, for threads that asked for it.
 //!
 //! Libraries draw randomness behind our back: std for the order of its hash maps, hyper's connection pool through
-//! them. On a simulation's thread these calls answer from the seed and from simulated time; every other thread of the
-//! process reaches the kernel. Only test binaries link this crate.
+//! them. And SQLite syncs its files, which a simulated machine takes note of instead. On a simulation's thread these
+//! calls answer from the seed, from simulated time and from the simulated disk; every other thread of the process
+//! reaches the kernel. Only test binaries link this crate.
 #![expect(unsafe_code, reason = "symbols that replace libc's can only be defined in unsafe code")]
 
 use std::cell::{Cell, RefCell};
 
-use super::rng::Rng;
+use super::{cache, rng::Rng};
 
 /// The wall clock at the start of every simulation: 2027-01-15T08:00:00Z.
 pub(super) const EPOCH_SECONDS: i64 = 1_800_000_000;
@@ -62,6 +63,32 @@ unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, out: *mut libc::times
     // SAFETY: the caller promises that `out` may be written.
     unsafe { out.write(libc::timespec { tv_sec: seconds, tv_nsec: nanoseconds }) };
     0
+}
+
+/// libc's `fsync`.
+///
+/// # Safety
+/// As for the system call, which asks for nothing.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fsync(fd: i32) -> i32 {
+    if SIMULATED.get() && cache::sync(fd) {
+        return 0;
+    }
+    // SAFETY: the argument goes to the system call as the caller gave it.
+    unsafe { libc::syscall(libc::SYS_fsync, fd) as i32 }
+}
+
+/// libc's `fdatasync`.
+///
+/// # Safety
+/// As for the system call, which asks for nothing.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fdatasync(fd: i32) -> i32 {
+    if SIMULATED.get() && cache::sync(fd) {
+        return 0;
+    }
+    // SAFETY: the argument goes to the system call as the caller gave it.
+    unsafe { libc::syscall(libc::SYS_fdatasync, fd) as i32 }
 }
 
 #[cfg(test)]

@@ -177,7 +177,12 @@ impl State {
                 if let Some(writer) = pipe.writer.take() {
                     writer.wake();
                 }
+                let reader = pipe.to.clone();
                 self.log(Kind::Wire, line);
+                if incoming == 0 {
+                    let read = buf.filled();
+                    self.heard(number, &reader, true, &read[read.len() - taken..]);
+                }
                 return Received::Bytes;
             }
             due = Some(due.map_or(*at, |reset| reset.min(*at)));
@@ -236,11 +241,15 @@ impl State {
                 reader.wake();
             }
         }
+        let writer = pipe.from.clone();
         if let Some(hold) = hold {
             pipe.held = Some(hold);
             self.hold_caught(hold, number, side, story::words(&gist));
         }
         self.log(Kind::Wire, format!("{from}>{to} c{number} send {gist}"));
+        if side == 1 {
+            self.heard(number, &writer, false, bytes);
+        }
         Poll::Ready(Ok(bytes.len()))
     }
 

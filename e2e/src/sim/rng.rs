@@ -82,6 +82,8 @@ pub enum Chance {
     Clock,
     /// How a call into a runtime goes.
     Runtime,
+    /// What a disk keeps of what was not synced.
+    Disk,
     /// What a client decides by itself.
     Whim,
 }

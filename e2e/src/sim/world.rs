@@ -11,6 +11,7 @@ use tokio::{
 };
 
 use super::{
+    ear::Ear,
     env::SimEnv,
     hold::Rule,
     host::{Fall, Host, Life, Main},
@@ -25,7 +26,7 @@ use super::{
 /// Everything there is: plain data under one lock that is never held across a wait.
 pub(super) struct State {
     streams: Streams,
-    start: Instant,
+    pub(super) start: Instant,
     pub(super) story: Story,
     /// Told when a promise is broken.
     failed: Arc<Notify>,
@@ -37,6 +38,7 @@ pub(super) struct State {
     pub(super) cuts: BTreeSet<(String, String)>,
     pub(super) holds: Vec<Rule>,
     pub(super) holds_made: u64,
+    pub(super) ears: Vec<Ear>,
     /// Told when a link or a host changes.
     pub(super) changed: Arc<Notify>,
 }
@@ -159,6 +161,7 @@ impl World {
             cuts: BTreeSet::new(),
             holds: Vec::new(),
             holds_made: 0,
+            ears: Vec::new(),
             changed: Arc::new(Notify::new()),
         })))
     }
@@ -259,6 +262,7 @@ impl World {
             let off = off - i64::try_from(most).unwrap_or(0);
             let last = state.hosts.get(name);
             let generation = last.map_or(0, |host| host.life.generation) + 1;
+            let rose_from = last.and_then(|host| host.fell);
             let main = main.or_else(|| last.map(|host| host.main.clone()));
             let main = main.expect("a host is started again only after it was added");
             let life = Life::new(name, generation, off);
@@ -270,6 +274,7 @@ impl World {
                 steps: 0,
                 falls_at: None,
                 fell: None,
+                rose_from,
                 restarts: false,
             };
             state.hosts.insert(name.to_owned(), host);
@@ -332,6 +337,11 @@ impl World {
     /// Which life of a host this is; 0 for one that never was.
     pub fn life_of(&self, host: &str) -> u64 {
         self.lock().hosts.get(host).map_or(0, |h| h.life.generation)
+    }
+
+    /// How the life of a host before the present one fell.
+    pub fn rose_from(&self, host: &str) -> Option<Fall> {
+        self.lock().hosts.get(host).and_then(|h| h.rose_from)
     }
 
     /// Counts effects of the current life of a host that do not pass through its seams.
@@ -410,6 +420,11 @@ pub struct Pulse {
 }
 
 impl Pulse {
+    /// Which life of its host it is.
+    pub fn life(&self) -> u64 {
+        self.life.generation
+    }
+
     /// Counts an effect; never resolves once the life is over.
     pub async fn beat(&self, what: &str) {
         if !self.world.step(&self.life, what) {

@@ -21,7 +21,7 @@ mod machine;
 /// The commands it knows.
 mod process;
 
-pub use machine::{Fault, Machine};
+pub use machine::{Fault, Machine, Snapshot};
 
 /// Size of the pipe to an agent, each way.
 const PIPE_BYTES: usize = 64 << 10;

@@ -73,9 +73,6 @@ impl Fleet {
                 if world.is_up(node) {
                     world.crash(node, *fall);
                     if let Some(disks) = self.nodes.get(node.as_str()) {
-                        if *fall == Fall::Power {
-                            disks.machine.reboot();
-                        }
                         disks.ledger.wipe();
                     }
                     world.note(&format!("{node} LOSES ITS LEDGER"));
@@ -102,9 +99,6 @@ impl Fleet {
 
     async fn bounce(&self, host: &str, fall: Fall, down: Duration) {
         self.world.crash(host, fall);
-        if let (Fall::Power, Some(node)) = (fall, self.nodes.get(host)) {
-            node.machine.reboot();
-        }
         self.restart(host, down).await;
     }
 

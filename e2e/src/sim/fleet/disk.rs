@@ -1,56 +1,66 @@
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::path::{Path, PathBuf};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, config::DbConfig};
 
-/// A database in memory that outlives the daemon on it: what a fallen life committed is there for the next.
-pub struct Disk(Mutex<Platter>);
+use crate::sim::{Chance, Rng, World, cache};
 
-struct Platter {
-    uri: String,
-    /// Keeps the database while no daemon has it open.
-    keeper: Connection,
+/// Pages in the write-ahead log after which it is taken into the database: a few writes, so that falls meet that too.
+const CHECKPOINT_PAGES: u32 = 24;
+
+/// The files of one daemon. They outlive it: what a fallen life wrote is there for the next; after a loss of power, what
+/// it synced.
+pub struct Disk {
+    directory: PathBuf,
+    database: PathBuf,
 }
 
 impl Disk {
-    /// An empty one.
-    pub fn new() -> Self {
-        Self(Mutex::new(Platter::new()))
+    /// An empty one in `directory`, which is made.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    pub fn new(directory: &Path, database: &str) -> Self {
+        std::fs::create_dir_all(directory).expect("a directory can be made");
+        cache::watch(directory);
+        Self { directory: directory.to_owned(), database: directory.join(database) }
     }
 
-    /// Opens it.
+    /// Opens the database.
+    ///
+    /// # Panics
+    /// When that is not possible.
     pub fn open(&self) -> Connection {
-        connect(&self.0.lock().unwrap_or_else(PoisonError::into_inner).uri)
+        let connection = Connection::open(&self.database).expect("a file of our own can be opened");
+        // A daemon that falls does not close its database: nothing is tidied up.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).expect("SQLite knows it");
+        connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES).expect("SQLite knows it");
+        connection
     }
 
-    /// Throws everything away.
+    /// Throws the database away, and leaves what lies beside it.
+    ///
+    /// # Panics
+    /// When a file cannot be removed.
     pub fn wipe(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Platter::new();
+        for suffix in ["", "-wal", "-shm", "-journal"] {
+            let mut file = self.database.clone().into_os_string();
+            file.push(suffix);
+            match std::fs::remove_file(&file) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    panic!("{error}: {}", file.display())
+                }
+                _ => {}
+            }
+        }
+        cache::settle(&self.directory).expect("files of our own");
     }
 
-    /// Reads behind the daemon's back, as only a test may.
-    pub fn peek<T>(&self, read: impl FnOnce(&Connection) -> T) -> T {
-        read(&self.0.lock().unwrap_or_else(PoisonError::into_inner).keeper)
+    /// The machine lost power, and nothing has the database open any more: what was not synced may be gone.
+    ///
+    /// # Panics
+    /// When the files cannot be read or written.
+    pub fn power_lost(&self, world: &World, host: &str) {
+        let mut rng = world.draw(Chance::Disk, host, |rng| Rng::new(rng.next_u64()));
+        cache::power_lost(&self.directory, &mut rng).expect("the files of a machine that is off");
     }
-}
-
-impl Default for Disk {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Platter {
-    fn new() -> Self {
-        // Databases of this kind are shared by name in the whole process, so no two may ever share one.
-        static NAMES: AtomicU64 = AtomicU64::new(0);
-        let uri = format!("file:/drowse-sim-{}?vfs=memdb", NAMES.fetch_add(1, Relaxed));
-        Self { keeper: connect(&uri), uri }
-    }
-}
-
-fn connect(uri: &str) -> Connection {
-    Connection::open(uri).expect("a database in memory always opens")
 }

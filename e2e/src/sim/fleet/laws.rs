@@ -20,6 +20,7 @@ use drowse_shared::{
 };
 use serde_json::Value;
 
+use super::tap::Tap;
 use crate::sim::{Kind, World};
 
 /// How long a destroy may still be carried out once its caller was told to wait.
@@ -92,26 +93,39 @@ impl Record {
 pub struct Laws {
     world: World,
     record: Arc<Mutex<Record>>,
+    tap: Tap,
 }
 
 impl Laws {
     /// Nothing has happened yet.
     pub fn new(world: &World) -> Self {
-        Self { world: world.clone(), record: Arc::default() }
+        let tap = Tap::default();
+        let ear = tap.clone();
+        world.listen_in(move |heard| {
+            if super::NODES.contains(&heard.host) {
+                ear.hear(heard);
+            }
+        });
+        Self { world: world.clone(), record: Arc::default(), tap }
     }
 
     fn record(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A machine made a body. Law 1: no other body of that name exists anywhere.
-    pub fn born(&self, host: &str, id: SpaceId, name: &str) {
+    /// A machine made a body in one of its daemon's lives. Law 1: no other body of that name exists anywhere, and the
+    /// create that made it had a ticket that was good.
+    pub fn born(&self, host: &str, life: u64, id: SpaceId, name: &str) {
         let now = self.world.elapsed();
         let mut record = self.record();
         if record.bodies.get(&id).is_some_and(|body| body.gone.is_none() && body.host == host) {
             return;
         }
         self.world.tell(Kind::Body, format!("{host} BODY of {name} made: {id}"));
+        if let Err(why) = self.tap.born(host, life, name, now) {
+            self.world
+                .fail(&format!("law 1: {host} made body {id} of {name}, and no ticket was good: {why}"));
+        }
         for (other, body) in record.here(name) {
             self.world.fail(&format!(
                 "law 1: {host} made body {id} of {name}, and {} has body {other} of it",
@@ -139,6 +153,14 @@ impl Laws {
         self.world.tell(Kind::Body, format!("{host} BODY of {name} removed: {id}"));
         if acknowledged && !record.may_be_destroyed(&name, born, now) {
             self.world.fail(&format!("law 2: {host} removed body {id} of {name} and nobody asked for it"));
+        }
+    }
+
+    /// A body whose removal had not come to its end is there again: its machine lost power.
+    pub fn back(&self, host: &str, id: SpaceId) {
+        if let Some(body) = self.record().bodies.get_mut(&id) {
+            self.world.tell(Kind::Body, format!("{host} BODY of {} is back: {id}", body.name));
+            body.gone = None;
         }
     }
 

@@ -7,7 +7,9 @@ use std::{
     time::Duration,
 };
 
-use drowse_node::executor::{Capabilities, Card, Error, Executor, Found, Result, Stats, Vitality};
+use drowse_node::executor::{
+    Capabilities, Card, Error, Executor, Found, Result, Stats, Vitality, fake::Machine,
+};
 use drowse_shared::{
     api::spaces::Template,
     id::SpaceId,
@@ -15,12 +17,17 @@ use drowse_shared::{
 };
 use tokio::time::sleep;
 
-use super::Laws;
+use super::{
+    Laws,
+    unsynced::{Change, Unsynced},
+};
 use crate::sim::{Chance, World, world::Pulse};
 
 /// A life's way to its machine that takes time, can be its last, and is seen by the laws.
 pub(super) struct Witness {
     pub(super) inner: Arc<dyn Executor>,
+    pub(super) machine: Machine,
+    pub(super) unsynced: Unsynced,
     pub(super) world: World,
     pub(super) laws: Laws,
     pub(super) pulse: Pulse,
@@ -47,6 +54,13 @@ impl Witness {
         outcome
     }
 
+    /// The same for what is on the disk once the call returns.
+    async fn sync<T>(&self, id: SpaceId, what: &'static str, outcome: Result<T>) -> Result<T> {
+        let ended = self.end(what, outcome).await;
+        self.unsynced.returned(id);
+        ended
+    }
+
     fn fails(&self, what: &'static str) -> Result<()> {
         let one_in = self.fails_one_in.load(Relaxed);
         if self.world.draw(Chance::Runtime, self.host, |rng| rng.one_in(one_in)) {
@@ -69,20 +83,25 @@ impl Executor for Witness {
     fn create(&self, card: Card) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.begin("create").await?;
-            let (id, name) = (card.id, card.name.clone());
+            let (id, name, was) = (card.id, card.name.clone(), self.machine.snapshot(card.id));
             let made = self.inner.create(card).await;
             if made.is_ok() {
-                self.laws.born(self.host, id, name.as_str());
+                self.unsynced.changed(id, Change::Created, was);
+                self.laws.born(self.host, self.pulse.life(), id, name.as_str());
             }
-            self.end("created", made).await
+            self.sync(id, "created", made).await
         })
     }
 
     fn write_card(&self, card: Card) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.begin("write card").await?;
+            let (id, was) = (card.id, self.machine.snapshot(card.id));
             let written = self.inner.write_card(card).await;
-            self.end("card written", written).await
+            if written.is_ok() {
+                self.unsynced.changed(id, Change::Carded, was);
+            }
+            self.sync(id, "card written", written).await
         })
     }
 
@@ -121,11 +140,13 @@ impl Executor for Witness {
     fn destroy(&self, id: SpaceId) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.begin("destroy").await?;
+            let was = self.machine.snapshot(id);
             let removed = self.inner.destroy(id).await;
             if removed.is_ok() {
+                self.unsynced.changed(id, Change::Destroyed, was);
                 self.laws.gone(self.host, id);
             }
-            self.end("destroyed", removed).await
+            self.sync(id, "destroyed", removed).await
         })
     }
 

@@ -58,6 +58,10 @@ struct Inside {
     calls: BTreeMap<&'static str, u64>,
 }
 
+/// A body as it was at one moment, or that there was none.
+#[derive(Debug, Clone)]
+pub struct Snapshot(Option<Body>);
+
 /// The machine. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Machine(Arc<Mutex<Inside>>);
@@ -153,7 +157,22 @@ impl Machine {
     pub fn reboot(&self) {
         for body in self.inside().bodies.values_mut() {
             body.vitality = Vitality::Stopped;
+            body.processes.clear();
         }
+    }
+
+    /// What is there of a body now.
+    pub fn snapshot(&self, id: SpaceId) -> Snapshot {
+        Snapshot(self.inside().bodies.get(&id).cloned())
+    }
+
+    /// A body is as it was again: the disk had not taken what was done since.
+    pub fn restore(&self, id: SpaceId, was: Snapshot) {
+        let mut inside = self.inside();
+        match was.0 {
+            Some(body) => inside.bodies.insert(id, body),
+            None => inside.bodies.remove(&id),
+        };
     }
 
     /// A template is installed (`Some` digest) or lost.
