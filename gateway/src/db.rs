@@ -1,6 +1,9 @@
 //! What survives a restart: the roster, what each node said of itself, and the configuration. No space is in it.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use camino::Utf8Path;
 use drowse_shared::{
@@ -9,8 +12,10 @@ use drowse_shared::{
     id::{FleetId, LedgerId, NodeId},
     seams::Env,
 };
-use rusqlite::{Connection, OptionalExtension as _, params, types::Type};
+use rusqlite::{Connection, OptionalExtension as _, Transaction, params, types::Type};
 use rusqlite_migration::{M, Migrations};
+
+use crate::fleet::roster::{Member, Members};
 
 /// The database inside the state directory.
 pub(crate) const FILE: &str = "gateway.db";
@@ -60,11 +65,20 @@ pub(crate) struct Said {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Kept {
     /// The newest roster; none in a gateway that has not found or founded its fleet.
-    pub(crate) roster: Option<Roster>,
+    pub(crate) roster: Option<Members>,
     /// The newest configuration.
     pub(crate) bundle: Option<Bundle>,
     /// By ledger.
-    pub(crate) said: BTreeMap<LedgerId, Said>,
+    pub(crate) said: BTreeMap<LedgerId, Arc<Said>>,
+}
+
+/// What of it is to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Changes {
+    /// Everything.
+    Whole,
+    /// The version, the configuration, and what is known of these ledgers.
+    Of(BTreeSet<LedgerId>),
 }
 
 /// Opens the database.
@@ -77,9 +91,9 @@ pub(crate) async fn load(db: &Db) -> Result<Kept, db::Error> {
     db.run(read).await
 }
 
-/// Replaces everything, in one transaction.
-pub(crate) async fn save(db: &Db, kept: Kept) -> Result<(), db::Error> {
-    db.run(move |connection| write(connection, &kept)).await
+/// Writes what changed, in one transaction.
+pub(crate) async fn save(db: &Db, kept: Arc<Kept>, changes: Changes) -> Result<(), db::Error> {
+    db.run(move |connection| write(connection, &kept, &changes)).await
 }
 
 fn read(connection: &mut Connection) -> Result<Kept, rusqlite::Error> {
@@ -115,13 +129,14 @@ fn read(connection: &mut Connection) -> Result<Kept, rusqlite::Error> {
                 region: row.get(3)?,
                 interval_ms: number(row, 4)?,
             };
-            Ok((parsed(row, 0)?, said))
+            Ok((parsed(row, 0)?, Arc::new(said)))
         })?
         .collect::<Result<_, _>>()?;
-    Ok(Kept { roster: Some(Roster { fleet_id, version, nodes, removed }), bundle, said })
+    let roster = Members::of(&Roster { fleet_id, version, nodes, removed });
+    Ok(Kept { roster: Some(roster), bundle, said })
 }
 
-fn write(connection: &mut Connection, kept: &Kept) -> Result<(), rusqlite::Error> {
+fn write(connection: &mut Connection, kept: &Kept, changes: &Changes) -> Result<(), rusqlite::Error> {
     let Some(roster) = &kept.roster else { return Ok(()) };
     let bundle = kept.bundle.as_ref().map(serde_json::to_string).transpose();
     let bundle = bundle.map_err(|e| rusqlite::Error::ToSqlConversionFailure(Box::new(e)))?;
@@ -130,29 +145,68 @@ fn write(connection: &mut Connection, kept: &Kept) -> Result<(), rusqlite::Error
         "insert or replace into fleet (one, fleet_id, roster_version, bundle) values (1, ?1, ?2, ?3)",
         params![roster.fleet_id.to_string(), signed(roster.version), bundle],
     )?;
-    transaction.execute_batch("delete from nodes; delete from removed; delete from said;")?;
-    for node in &roster.nodes {
-        transaction.execute(
-            "insert into nodes (ledger_id, id, endpoint, since_version) values (?1, ?2, ?3, ?4)",
-            params![node.ledger_id.to_string(), node.id.as_str(), node.endpoint, signed(node.since_version)],
-        )?;
-    }
-    for ledger in &roster.removed {
-        transaction.execute("insert into removed (ledger_id) values (?1)", [ledger.to_string()])?;
-    }
-    for (ledger, said) in &kept.said {
-        transaction.execute(
-            "insert into said (ledger_id, id, endpoint, region, interval_ms) values (?1, ?2, ?3, ?4, ?5)",
-            params![
-                ledger.to_string(),
-                said.id.as_str(),
-                said.endpoint,
-                said.region,
-                signed(said.interval_ms)
-            ],
-        )?;
+    match changes {
+        Changes::Whole => {
+            transaction.execute_batch("delete from nodes; delete from removed; delete from said;")?;
+            for node in roster.iter() {
+                write_node(&transaction, node)?;
+            }
+            for ledger in roster.removed() {
+                write_removed(&transaction, ledger)?;
+            }
+            for (ledger, said) in &kept.said {
+                write_said(&transaction, ledger, said)?;
+            }
+        }
+        Changes::Of(ledgers) => {
+            // Ids are unique: all that were given up are free before the first one is taken.
+            for table in ["nodes", "removed", "said"] {
+                let mut delete =
+                    transaction.prepare_cached(&format!("delete from {table} where ledger_id = ?1"))?;
+                for ledger in ledgers {
+                    delete.execute([ledger.to_string()])?;
+                }
+            }
+            for ledger in ledgers {
+                if let Some(node) = roster.get(ledger) {
+                    write_node(&transaction, node)?;
+                }
+                if roster.is_removed(ledger) {
+                    write_removed(&transaction, ledger)?;
+                }
+                if let Some(said) = kept.said.get(ledger) {
+                    write_said(&transaction, ledger, said)?;
+                }
+            }
+        }
     }
     transaction.commit()
+}
+
+fn write_node(transaction: &Transaction<'_>, node: &Member) -> Result<(), rusqlite::Error> {
+    let row = params![node.ledger.to_string(), node.id.as_str(), &*node.endpoint, signed(node.since_version)];
+    transaction
+        .prepare_cached("insert into nodes (ledger_id, id, endpoint, since_version) values (?1, ?2, ?3, ?4)")?
+        .execute(row)
+        .map(drop)
+}
+
+fn write_removed(transaction: &Transaction<'_>, ledger: &LedgerId) -> Result<(), rusqlite::Error> {
+    transaction
+        .prepare_cached("insert into removed (ledger_id) values (?1)")?
+        .execute([ledger.to_string()])
+        .map(drop)
+}
+
+fn write_said(transaction: &Transaction<'_>, ledger: &LedgerId, said: &Said) -> Result<(), rusqlite::Error> {
+    let row =
+        params![ledger.to_string(), said.id.as_str(), said.endpoint, said.region, signed(said.interval_ms)];
+    transaction
+        .prepare_cached(
+            "insert into said (ledger_id, id, endpoint, region, interval_ms) values (?1, ?2, ?3, ?4, ?5)",
+        )?
+        .execute(row)
+        .map(drop)
 }
 
 fn parsed<T>(row: &rusqlite::Row<'_>, column: usize) -> Result<T, rusqlite::Error>
@@ -186,6 +240,19 @@ mod tests {
         migrations().validate().expect("valid");
     }
 
+    fn ledger(n: u64) -> LedgerId {
+        format!("{n:032x}").parse().expect("an id")
+    }
+
+    fn name(n: u64) -> NodeId {
+        format!("node-{n}").parse().expect("an id")
+    }
+
+    fn said(n: u64) -> Arc<Said> {
+        let endpoint = format!("http://10.0.0.{n}:80");
+        Arc::new(Said { id: name(n), endpoint, region: Some("eu".into()), interval_ms: 200 })
+    }
+
     #[tokio::test]
     async fn what_is_saved_is_read_back_from_the_file() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -193,22 +260,56 @@ mod tests {
         let env = Env::real();
         let db = open(&env, &path).expect("fresh");
         assert_eq!(load(&db).await.expect("read"), Kept::default());
-        let (fleet_id, ledger) = (FleetId::mint(&env), LedgerId::mint(&env));
-        let id: NodeId = "node-1".parse().expect("an id");
-        let endpoint = "http://10.0.0.7:80".to_owned();
-        let node =
-            RosterNode { id: id.clone(), ledger_id: ledger, endpoint: endpoint.clone(), since_version: 7 };
-        let said = Said { id, endpoint, region: Some("eu".into()), interval_ms: 200 };
-        let mut removed = vec![LedgerId::mint(&env), LedgerId::mint(&env)];
-        removed.sort();
+        let fleet_id = FleetId::mint(&env);
+        let mut roster = Members::of_new_fleet(fleet_id);
+        roster.put(7, name(1), ledger(1), "http://10.0.0.7:80");
+        roster.remove(9, ledger(2));
         let kept = Kept {
-            roster: Some(Roster { fleet_id, version: 9, nodes: vec![node], removed }),
+            roster: Some(roster),
             bundle: Some(authority::first(fleet_id)),
-            said: BTreeMap::from([(ledger, said)]),
+            said: BTreeMap::from([(ledger(1), said(1))]),
         };
-        save(&db, kept.clone()).await.expect("written");
+        save(&db, Arc::new(kept.clone()), Changes::Whole).await.expect("written");
         drop(db);
         let db = open(&env, &path).expect("as before");
         assert_eq!(load(&db).await.expect("read"), kept);
+    }
+
+    #[tokio::test]
+    async fn what_is_written_in_pieces_is_what_is_known() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = Utf8Path::from_path(dir.path()).expect("UTF-8").join(FILE);
+        let env = Env::real();
+        let db = open(&env, &path).expect("fresh");
+        let fleet_id = FleetId::mint(&env);
+        let mut kept = Kept {
+            roster: Some(Members::of_new_fleet(fleet_id)),
+            bundle: Some(authority::first(fleet_id)),
+            said: BTreeMap::new(),
+        };
+        type Step = (&'static [u64], fn(&mut Members, &mut BTreeMap<LedgerId, Arc<Said>>));
+        let steps: [Step; 6] = [
+            (&[1, 2, 3], |members, all| {
+                for n in 1..=3 {
+                    members.put(1, name(n), ledger(n), "http://a");
+                    all.insert(ledger(n), said(n));
+                }
+            }),
+            (&[2], |members, _| members.remove(2, ledger(2))),
+            // One takes the name that another one gives up.
+            (&[1, 3], |members, _| {
+                members.put(3, name(9), ledger(3), "http://c");
+                members.put(3, name(3), ledger(1), "http://d");
+            }),
+            (&[4], |_, all| drop(all.insert(ledger(4), said(4)))),
+            (&[4], |_, all| drop(all.insert(ledger(4), said(5)))),
+            (&[2], |members, _| members.put(4, name(2), ledger(2), "http://b")),
+        ];
+        for (changed, step) in steps {
+            step(kept.roster.as_mut().expect("a roster"), &mut kept.said);
+            let changes = Changes::Of(changed.iter().map(|n| ledger(*n)).collect());
+            save(&db, Arc::new(kept.clone()), changes).await.expect("written");
+            assert_eq!(load(&db).await.expect("read"), kept, "after {changed:?}");
+        }
     }
 }

@@ -8,11 +8,13 @@
 pub(crate) mod announce;
 /// Spaces placed since a reading.
 pub(crate) mod counts;
+/// Check-ins that wait to be taken.
+mod inbox;
 /// What a check-in means.
 pub(crate) mod judge;
 /// Bringing a removed node back.
 pub(crate) mod readmit;
-/// Changes of a roster.
+/// The roster, and two that differ.
 pub(crate) mod roster;
 /// What is known and heard, and what follows from it.
 mod state;
@@ -26,7 +28,7 @@ use std::{
 use drowse_shared::{
     api::{
         Code, Error,
-        nodes::{CheckIn, CheckedIn, NodeList, NodeRemoved, NodeState, Roster},
+        nodes::{CheckIn, CheckedIn, NodeList, NodeRemoved, NodeState, Standing},
     },
     db::Db,
     id::{FleetId, LedgerId, NodeId, SpaceId, Ticket},
@@ -34,12 +36,12 @@ use drowse_shared::{
 };
 use tokio::sync::Notify;
 
-use crate::{
-    db::{self, Kept},
-    place::Gates,
-};
+use crate::{db, place::Gates};
 use counts::Outcome;
-use state::State;
+use inbox::{Inbox, Waits};
+use roster::Members;
+pub(crate) use state::Written;
+use state::{Draft, Next, State};
 
 #[cfg(test)]
 pub(crate) use judge::tests::check_in as check_in_for_tests;
@@ -75,6 +77,7 @@ pub(crate) struct Fleet {
     state: Mutex<State>,
     // Held by whoever changes what is kept, from reading it to having written it.
     order: tokio::sync::Mutex<()>,
+    inbox: Mutex<Inbox>,
     // The roster changed, or a node was heard.
     changed: Notify,
     announce: Notify,
@@ -91,9 +94,9 @@ impl Fleet {
         let mut kept = db::load(&db).await?;
         if kept.roster.is_none() && new_fleet {
             let fleet_id = FleetId::mint(env);
-            kept.roster = Some(roster::empty(fleet_id));
+            kept.roster = Some(Members::of_new_fleet(fleet_id));
             kept.bundle = Some(crate::authority::first(fleet_id));
-            db::save(&db, kept.clone()).await?;
+            db::save(&db, Arc::new(kept.clone()), db::Changes::Whole).await?;
             tracing::info!(fleet = %fleet_id, "a new fleet");
         }
         Ok(Self {
@@ -102,6 +105,7 @@ impl Fleet {
             gates,
             state: Mutex::new(State::new(kept)),
             order: tokio::sync::Mutex::new(()),
+            inbox: Mutex::default(),
             changed: Notify::new(),
             announce: Notify::new(),
         })
@@ -112,27 +116,72 @@ impl Fleet {
     }
 
     /// Takes a check-in, or the answer of a node that was asked to report. Runs to its end once begun.
-    pub(crate) async fn check_in(self: &Arc<Self>, said: CheckIn) -> Result<CheckedIn, Error> {
+    pub(crate) async fn check_in(self: &Arc<Self>, said: CheckIn) -> Result<CheckedIn<Written>, Error> {
+        let answer = self.inbox().wait(said)?;
         let fleet = self.clone();
         let task = async move {
             let _order = fleet.order.lock().await;
-            let draft = fleet.state().draft(&said)?;
-            if let Some(kept) = draft.kept.as_ref().filter(|_| draft.durable) {
-                fleet.keep(kept.clone()).await?;
-            }
-            let wall = fleet.env.clock.wall();
-            let (answer, news) = fleet.state().commit(draft, said, wall);
-            fleet.changed.notify_waiters();
-            if news {
-                fleet.announce.notify_one();
-            }
-            Ok(answer)
+            fleet.take_in().await;
         };
-        self.env.finish("check-in", task).await.unwrap_or_else(|| Err(torn_down()))
+        self.env.finish("check-in", task).await;
+        answer.await.unwrap_or_else(|_| Err(torn_down()))
     }
 
-    async fn keep(&self, kept: Kept) -> Result<(), Error> {
-        db::save(&self.db, kept).await.map_err(|error| {
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes those that wait, with one write for all. Inside the order.
+    async fn take_in(&self) {
+        let waiting = self.inbox().next();
+        if waiting.is_empty() {
+            return;
+        }
+        let mut next = self.state().next();
+        let drafts: Vec<_> = {
+            let mut state = self.state();
+            waiting.iter().map(|waits| state.draft(&mut next, &waits.said)).collect()
+        };
+        let written = self.keep(&next).await;
+        let wall = self.env.clock.wall();
+        let mut state = self.state();
+        let mut news = written.is_ok() && state.install(next);
+        for (Waits { said, to }, mut draft) in waiting.into_iter().zip(drafts) {
+            if let Err(error) = &written {
+                // What changes nothing is taken all the same.
+                let mut alone = state.next();
+                draft = state.draft(&mut alone, &said);
+                if alone.is_changed() {
+                    draft = Err(error.clone());
+                }
+            }
+            let answer = draft.map(|draft| match draft {
+                Draft::Unread => CheckedIn {
+                    standing: Standing::Waiting,
+                    roster: None,
+                    want_roster: true,
+                    bundle: None,
+                    want_bundle: false,
+                },
+                Draft::Taken { standing, exchange } => {
+                    let (answer, back) = state.commit((standing, exchange), said, wall);
+                    news |= back;
+                    answer
+                }
+            });
+            // The node may have left.
+            let _ = to.send(answer);
+        }
+        drop(state);
+        self.changed.notify_waiters();
+        if news {
+            self.announce.notify_one();
+        }
+    }
+
+    async fn keep(&self, next: &Next) -> Result<(), Error> {
+        let Some((kept, changes)) = next.to_write() else { return Ok(()) };
+        db::save(&self.db, kept, changes).await.map_err(|error| {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
                 "the gateway's database cannot be written"
@@ -204,11 +253,11 @@ impl Fleet {
         let fleet = self.clone();
         let task = async move {
             let _order = fleet.order.lock().await;
-            let Some((ledger, kept)) = fleet.state().removal(&id)? else {
+            let Some((ledger, next)) = fleet.state().removal(&id)? else {
                 return Ok((NodeRemoved { removed: false }, None));
             };
-            fleet.keep(kept.clone()).await?;
-            fleet.state().replace(kept);
+            fleet.keep(&next).await?;
+            fleet.state().install(next);
             fleet.changed.notify_waiters();
             fleet.announce.notify_one();
             tracing::warn!(node = %id, %ledger, "removed; its spaces stay frozen until it is readmitted");
@@ -230,9 +279,9 @@ impl Fleet {
     /// Puts a removed node back into the roster.
     pub(crate) async fn readmit(&self, peer: &Peer) -> Result<(), Error> {
         let _order = self.order.lock().await;
-        let kept = self.state().readmission(peer)?;
-        self.keep(kept.clone()).await?;
-        self.state().replace(kept);
+        let next = self.state().readmission(peer)?;
+        self.keep(&next).await?;
+        self.state().install(next);
         self.changed.notify_waiters();
         self.announce.notify_one();
         tracing::warn!(node = %peer.id, ledger = %peer.ledger, "readmitted");
@@ -240,7 +289,7 @@ impl Fleet {
     }
 
     /// Nodes that must be shown the newest roster, or that were not heard yet.
-    fn to_tell(&self) -> (Option<Roster>, Vec<Peer>) {
+    fn to_tell(&self) -> (Option<Written>, Vec<Peer>) {
         self.state().to_tell()
     }
 
@@ -251,11 +300,11 @@ impl Fleet {
             return Some(wait);
         }
         let fresh = FleetId::mint(&self.env);
-        let kept = self.state().learned(fresh)?;
-        if self.keep(kept.clone()).await.is_err() {
+        let next = self.state().learned(fresh)?;
+        if self.keep(&next).await.is_err() {
             return Some(Duration::from_secs(1));
         }
-        self.state().settle_learned(kept);
+        self.state().settle_learned(next);
         self.changed.notify_waiters();
         self.announce.notify_one();
         None

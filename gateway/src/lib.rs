@@ -33,6 +33,9 @@ mod db;
 /// Counters for operators.
 mod metrics;
 
+/// Naming the first of many.
+mod several;
+
 /// The parts put together, from start to end.
 mod service;
 

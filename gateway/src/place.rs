@@ -1,6 +1,6 @@
 //! Which node takes a new space: a pure function over what the nodes last reported. It asks nobody.
 
-use std::{cmp::Ordering, fmt};
+use std::{cmp::Ordering, fmt, sync::Arc};
 
 use drowse_shared::{
     api::{
@@ -51,7 +51,7 @@ pub(crate) struct Candidate {
     /// Whether it was removed.
     pub(crate) removed: bool,
     /// What it last measured.
-    pub(crate) reading: Option<Reading>,
+    pub(crate) reading: Option<Arc<Reading>>,
     /// Whether it holds this fleet's configuration.
     pub(crate) configured: bool,
     /// The wire it speaks, oldest and newest.
@@ -214,7 +214,7 @@ mod tests {
             id: id.parse().expect("an id"),
             presence: Presence::Live,
             removed: false,
-            reading: Some(Reading {
+            reading: Some(Arc::new(Reading {
                 cores,
                 cpu_percent: Some(5.0),
                 memory_total_bytes: 8 << 30,
@@ -223,7 +223,7 @@ mod tests {
                 swap_used_bytes: 0,
                 disk: Some(Disk { total_bytes: 1 << 40, available_bytes: 1 << 39 }),
                 spaces: BTreeMap::from([(State::Active, active), (State::Frozen, 10_000)]),
-            }),
+            })),
             configured: true,
             wire: (WIRE_VERSION, WIRE_VERSION),
             draining: false,
@@ -240,7 +240,7 @@ mod tests {
     }
 
     fn reading(n: &mut Candidate) -> &mut Reading {
-        n.reading.as_mut().expect("has one")
+        Arc::make_mut(n.reading.as_mut().expect("has one"))
     }
 
     #[test]

@@ -18,9 +18,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Largest answer of a gateway: a roster of some thousand nodes fits.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// What this node says of itself; also the answer of `report`.
-pub async fn check_in(node: &Node) -> CheckIn {
-    CheckIn {
+/// What this node says of itself; also the answer of `report`. The roster is named, and whole only if it is wanted.
+pub async fn check_in(node: &Node, whole: bool) -> CheckIn {
+    let mut said = CheckIn {
         node_id: node.config.node_id.clone(),
         ledger_id: node.ledger_id,
         boot: node.boot,
@@ -34,9 +34,18 @@ pub async fn check_in(node: &Node) -> CheckIn {
         bundle: node.fleet.bundle_version(),
         bundle_copy: node.fleet.bundle_copy(),
         draining: false,
-        roster: node.fleet.roster(),
+        roster: None,
+        roster_copy: None,
         removed: node.fleet.is_removed(),
-    }
+    };
+    bring_roster(node, &mut said, whole);
+    said
+}
+
+fn bring_roster(node: &Node, said: &mut CheckIn, whole: bool) {
+    let kept = node.fleet.roster();
+    said.roster = kept.as_ref().map(|kept| kept.version.clone());
+    said.roster_copy = kept.filter(|_| whole).map(|kept| kept.roster.clone());
 }
 
 /// Takes a roster that a gateway showed. One that has this node removed suspends its spaces.
@@ -116,7 +125,28 @@ pub async fn run(node: Arc<Node>, gateway: String) {
 }
 
 async fn once(node: &Arc<Node>, client: &HttpClient<Full<Bytes>>, gateway: &str) -> Result<Standing, String> {
-    let body = serde_json::to_vec(&check_in(node).await).map_err(|error| error.to_string())?;
+    let limit = ANSWER_MAX.min(node.config.check_in * 2).max(Duration::from_secs(1));
+    let mut said = check_in(node, false).await;
+    let mut sent = Instant::now();
+    let mut answer = send(node, client, gateway, &said, limit).await?;
+    if answer.want_roster {
+        bring_roster(node, &mut said, true);
+        sent = Instant::now();
+        answer = send(node, client, gateway, &said, limit).await?;
+    }
+    let standing = answer.standing;
+    take(node, answer, sent).await;
+    Ok(standing)
+}
+
+async fn send(
+    node: &Arc<Node>,
+    client: &HttpClient<Full<Bytes>>,
+    gateway: &str,
+    said: &CheckIn,
+    limit: Duration,
+) -> Result<CheckedIn, String> {
+    let body = serde_json::to_vec(said).map_err(|error| error.to_string())?;
     let request = Request::builder()
         .method(Method::POST)
         .uri(format!("{gateway}/checkIn"))
@@ -124,9 +154,7 @@ async fn once(node: &Arc<Node>, client: &HttpClient<Full<Bytes>>, gateway: &str)
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::from(body))
         .map_err(|error| error.to_string())?;
-    let sent = Instant::now();
-    let limit = ANSWER_MAX.min(node.config.check_in * 2).max(Duration::from_secs(1));
-    let answer = tokio::time::timeout(limit, async {
+    tokio::time::timeout(limit, async {
         let response = client.request(request).await.map_err(|error| why(&error))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
@@ -137,10 +165,7 @@ async fn once(node: &Arc<Node>, client: &HttpClient<Full<Bytes>>, gateway: &str)
         judge(status, &body)
     })
     .await
-    .map_err(|_| format!("no answer within {limit:?}"))??;
-    let standing = answer.standing;
-    take(node, answer, sent).await;
-    Ok(standing)
+    .map_err(|_| format!("no answer within {limit:?}"))?
 }
 
 /// What an answer says. A redirect is not followed: it would carry the token to a stranger.

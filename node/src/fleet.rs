@@ -1,14 +1,14 @@
 //! What the gateways told this node: its standing, the roster, the configuration, and when one last took its check-in.
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use drowse_shared::{
     api::{
         Code, Error,
-        nodes::{Bundle, BundleVersion, Roster, Settings},
+        nodes::{Bundle, BundleVersion, Roster, RosterVersion, Settings},
     },
     id::LedgerId,
 };
@@ -16,10 +16,25 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::ledger::{self, Ledger};
 
+/// The roster that is kept.
+#[derive(Debug)]
+pub struct KeptRoster {
+    /// Which it is.
+    pub version: RosterVersion,
+    /// What is in it.
+    pub roster: Roster,
+}
+
+impl KeptRoster {
+    fn of(roster: Roster) -> Arc<Self> {
+        Arc::new(Self { version: roster.identity(), roster })
+    }
+}
+
 #[derive(Debug, Default)]
 struct Known {
     bundle: Option<Bundle>,
-    roster: Option<Roster>,
+    roster: Option<Arc<KeptRoster>>,
     removed: bool,
     accepted_at: Option<Instant>,
     bundle_wanted: bool,
@@ -33,6 +48,8 @@ pub struct Fleet {
     alone: bool,
     interval: Duration,
     known: Mutex<Known>,
+    /// Held by whoever takes a roster, from looking at the one that is kept to having written the newer one.
+    taking: tokio::sync::Mutex<()>,
     /// Told when a configuration arrives.
     configured: Notify,
     /// Told when a gateway takes a check-in.
@@ -52,7 +69,7 @@ impl Fleet {
     ) -> Result<Self, ledger::Error> {
         let known = Known {
             bundle: ledger.bundle().await?,
-            roster: ledger.roster().await?,
+            roster: ledger.roster().await?.map(KeptRoster::of),
             removed: ledger.removed().await?,
             accepted_at: None,
             bundle_wanted: false,
@@ -62,6 +79,7 @@ impl Fleet {
             alone,
             interval,
             known: Mutex::new(known),
+            taking: tokio::sync::Mutex::default(),
             configured: Notify::new(),
             heard: Notify::new(),
         })
@@ -110,7 +128,7 @@ impl Fleet {
     }
 
     /// The newest roster.
-    pub fn roster(&self) -> Option<Roster> {
+    pub fn roster(&self) -> Option<Arc<KeptRoster>> {
         self.known().roster.clone()
     }
 
@@ -175,12 +193,13 @@ impl Fleet {
     /// # Errors
     /// When it cannot be written.
     pub async fn take_roster(&self, ledger: &Ledger, roster: Roster) -> Result<(), ledger::Error> {
-        if !newer_roster(self.known().roster.as_ref(), &roster) {
+        let _taking = self.taking.lock().await;
+        if !newer_roster(self.known().roster.as_ref().map(|kept| &kept.roster), &roster) {
             return Ok(());
         }
         ledger.set_roster(&roster).await?;
         let removed = roster.removed.contains(&self.ledger_id);
-        self.known().roster = Some(roster);
+        self.known().roster = Some(KeptRoster::of(roster));
         if removed {
             self.set_removed(ledger, true).await?;
         }
@@ -279,6 +298,7 @@ mod tests {
             alone,
             interval: Duration::from_secs(5),
             known: Mutex::default(),
+            taking: tokio::sync::Mutex::default(),
             configured: Notify::new(),
             heard: Notify::new(),
         };

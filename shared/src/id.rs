@@ -1,6 +1,6 @@
 //! Identities. Each is a newtype, so that one can never be passed for another.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize};
 use uuid::Uuid;
@@ -118,7 +118,7 @@ impl fmt::Display for Epoch {
 /// What an operator calls a node: `^[a-z0-9][a-z0-9-]{0,62}$`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
-pub struct NodeId(String);
+pub struct NodeId(Arc<str>);
 
 impl NodeId {
     /// The id a node takes when nobody named it; refused once the gateway is on another machine.
@@ -137,7 +137,7 @@ impl FromStr for NodeId {
         let fits = (1..=63).contains(&text.len())
             && text.bytes().all(|b| plain(b) || b == b'-')
             && text.bytes().next().is_some_and(plain);
-        if fits { Ok(Self(text.to_owned())) } else { Err(Error::NotNodeId) }
+        if fits { Ok(Self(text.into())) } else { Err(Error::NotNodeId) }
     }
 }
 

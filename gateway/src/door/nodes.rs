@@ -14,11 +14,11 @@ use drowse_shared::api::{
 
 use super::body;
 use crate::{
-    fleet::{readmit as back, torn_down},
+    fleet::{Written, readmit as back, torn_down},
     service::Gateway,
 };
 
-/// Largest check-in: a roster of thousands of nodes and a copy of the configuration.
+/// Largest check-in that was asked for: a roster of thousands of nodes and a copy of the configuration.
 const CHECK_IN_BYTES_MAX: usize = 16 << 20;
 /// Longest comparison of a removed node's spaces with everybody else's.
 const READMIT: Duration = Duration::from_secs(120);
@@ -27,7 +27,7 @@ const READMIT: Duration = Duration::from_secs(120);
 pub(super) async fn check_in(
     State(gateway): State<Arc<Gateway>>,
     request: Request,
-) -> Result<Json<CheckedIn>, Error> {
+) -> Result<Json<CheckedIn<Written>>, Error> {
     let bytes = body::read(request.into_body(), CHECK_IN_BYTES_MAX).await?;
     let said: CheckIn = parse(&bytes)?;
     gateway.nodes.fleet.check_in(said).await.map(Json)

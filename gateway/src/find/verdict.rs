@@ -11,7 +11,10 @@ use drowse_shared::{
     name::SpaceRef,
 };
 
-use crate::fleet::Peer;
+use crate::{
+    fleet::Peer,
+    several::{and_more, named, several},
+};
 
 /// What one node answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,21 +146,18 @@ pub(crate) fn conflict(space: &SpaceRef, nodes: &[NodeId], one_endpoint: Option<
 
 /// Somebody who may hold it is silent, in words.
 pub(crate) fn unsure(space: &SpaceRef, silent: &[Silent]) -> Error {
-    let who: Vec<String> =
-        silent.iter().map(|silent| format!("{} ({})", silent.node, silent.reason)).collect();
-    let (word, ids): (_, Vec<String>) = (
-        if silent.len() == 1 { "node" } else { "nodes" },
-        silent.iter().map(|s| s.node.to_string()).collect(),
-    );
-    Error::new(
+    let who = several(silent.iter().map(|silent| format!("{} ({})", silent.node, silent.reason)), ", ");
+    let word = if silent.len() == 1 { "node" } else { "nodes" };
+    let ids: Vec<String> = silent.iter().take(named(silent.len())).map(|s| s.node.to_string()).collect();
+    let error = Error::new(
         Code::NodeSilent,
         format!(
-            "{word} {} did not answer and may hold \"{space}\"; treating it as new could make a second copy. Try again, \
-             or, if a node is gone for good, removeNode it",
-            who.join(", ")
+            "{word} {who} did not answer and may hold \"{space}\"; treating it as new could make a second copy. Try \
+             again, or, if a node is gone for good, removeNode it"
         ),
     )
-    .with("nodes", ids)
+    .with("nodes", ids);
+    and_more(error, silent.len())
 }
 
 /// There is no such space, in words.

@@ -12,13 +12,15 @@ use drowse_shared::{
 };
 use futures_util::{StreamExt as _, stream};
 
-use super::{Fleet, Peer};
+use super::{Fleet, Peer, Written};
 use crate::forward::peer::Peers;
 
 /// Longest wait for one node's report.
 const DEADLINE: Duration = Duration::from_secs(2);
 /// Most nodes asked at once.
-const AT_ONCE: usize = 64;
+const AT_ONCE: usize = 256;
+/// Pause between two rounds, per node that was shown something: a fleet that joins node by node is told in few rounds.
+const PAUSE_PER_NODE: Duration = Duration::from_millis(1);
 /// Largest report: a reading and a roster of thousands of nodes.
 const BYTES_MAX: usize = 16 << 20;
 /// A node that joins opens its door a moment after it was taken in.
@@ -31,14 +33,19 @@ pub(crate) async fn run(fleet: Arc<Fleet>, peers: Arc<Peers>, shutdown: Shutdown
         let learning = fleet.learn().await;
         let (roster, behind) = fleet.to_tell();
         let told = behind.is_empty();
-        let report = Report { roster };
+        let rest = PAUSE_PER_NODE.saturating_mul(u32::try_from(behind.len()).unwrap_or(u32::MAX));
+        let report = Report { roster, want_roster: false };
         let asked = stream::iter(behind)
             .map(|peer| ask(&fleet, &peers, &report, peer))
             .buffer_unordered(AT_ONCE)
             .collect::<()>();
+        let round = async {
+            asked.await;
+            tokio::time::sleep(rest).await;
+        };
         select_biased! {
             () = shutdown.stopping() => return,
-            () = asked => {}
+            () = round => {}
         }
         let wait = match (told, learning) {
             (true, None) => None,
@@ -59,17 +66,25 @@ pub(crate) async fn run(fleet: Arc<Fleet>, peers: Arc<Peers>, shutdown: Shutdown
     }
 }
 
-async fn ask(fleet: &Arc<Fleet>, peers: &Peers, report: &Report, peer: Peer) {
+async fn ask(fleet: &Arc<Fleet>, peers: &Peers, report: &Report<Written>, peer: Peer) {
+    if hear(fleet, peers, report, &peer).await {
+        let whole = Report { roster: report.roster.clone(), want_roster: true };
+        hear(fleet, peers, &whole, &peer).await;
+    }
+}
+
+/// Takes what a node reports. Answers whether the roster it keeps must be seen first.
+async fn hear(fleet: &Arc<Fleet>, peers: &Peers, report: &Report<Written>, peer: &Peer) -> bool {
     match peers.call::<_, CheckIn>(&peer.endpoint, "report", report, DEADLINE, BYTES_MAX).await {
         // Somebody else answers there; a check-in of its own would be judged, this is only noise.
         Ok(said) if said.ledger_id != peer.ledger => {
             tracing::debug!(node = %peer.id, endpoint = %peer.endpoint, found = %said.ledger_id, "another ledger answers there");
         }
-        Ok(said) => {
-            if let Err(error) = fleet.check_in(said).await {
-                tracing::warn!(node = %peer.id, %error, "a node's report was refused");
-            }
-        }
+        Ok(said) => match fleet.check_in(said).await {
+            Ok(answer) => return answer.want_roster,
+            Err(error) => tracing::warn!(node = %peer.id, %error, "a node's report was refused"),
+        },
         Err(failure) => tracing::debug!(node = %peer.id, %failure, "a node did not report"),
     }
+    false
 }

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use drowse_shared::{
-    api::{Code, Error, nodes::CheckIn, nodes::Roster},
-    id::LedgerId,
+    api::{Code, Error, nodes::CheckIn},
+    id::{FleetId, LedgerId},
 };
 
-use super::roster;
+use super::roster::Members;
 
 /// Intervals a node may miss before it reads as down.
 pub(crate) const MISSED_MAX: u32 = 2;
@@ -56,15 +56,15 @@ pub(crate) enum Meaning {
 /// `foreign_fleet`, `node_twin` and `node_moved`, each naming both sides.
 pub(crate) fn judge(
     said: &CheckIn,
-    ours: &Roster,
+    ours: &Members,
     age: impl Fn(&LedgerId) -> Option<Age>,
 ) -> Result<Meaning, Error> {
-    foreign(said, ours)?;
-    if ours.removed.contains(&said.ledger_id) {
+    foreign(said, ours.fleet_id)?;
+    if ours.is_removed(&said.ledger_id) {
         return Ok(Meaning::Removed);
     }
-    if let Some(holder) = ours.nodes.iter().find(|n| n.id == said.node_id && n.ledger_id != said.ledger_id) {
-        let seen = match age(&holder.ledger_id) {
+    if let Some(holder) = ours.called(&said.node_id).filter(|holder| holder.ledger != said.ledger_id) {
+        let seen = match age(&holder.ledger) {
             Some(age) if age.is_live() => format!("checked in {} s ago", age.since.as_secs()),
             Some(age) => format!("has been silent for {} s and may hold spaces", age.since.as_secs()),
             None => "has not been heard since this gateway started and may hold spaces".to_owned(),
@@ -75,16 +75,16 @@ pub(crate) fn judge(
                 "node {id} is the ledger {first} at {at}, which {seen}; this one is the ledger {second} at {from}. \
                  Give this daemon another DROWSE_NODE_ID, or, if the first is gone for good, removeNode {id}",
                 id = said.node_id,
-                first = holder.ledger_id,
+                first = holder.ledger,
                 at = holder.endpoint,
                 second = said.ledger_id,
                 from = said.endpoint,
             ),
         )
-        .with("ledgers", vec![holder.ledger_id.to_string(), said.ledger_id.to_string()])
-        .with("endpoints", vec![holder.endpoint.clone(), said.endpoint.clone()]));
+        .with("ledgers", vec![holder.ledger.to_string(), said.ledger_id.to_string()])
+        .with("endpoints", vec![holder.endpoint.to_string(), said.endpoint.clone()]));
     }
-    let Some(known) = roster::find(ours, &said.ledger_id) else { return Ok(Meaning::Joined) };
+    let Some(known) = ours.get(&said.ledger_id) else { return Ok(Meaning::Joined) };
     let age = age(&said.ledger_id);
     if known.id != said.node_id {
         if age.is_some_and(Age::is_live) {
@@ -100,7 +100,7 @@ pub(crate) fn judge(
         }
         return Ok(Meaning::Renamed { from: known.id.to_string() });
     }
-    if known.endpoint != said.endpoint {
+    if *known.endpoint != *said.endpoint {
         if age.is_some_and(|age| age.since < age.interval) {
             return Err(Error::new(
                 Code::NodeMoved,
@@ -110,35 +110,36 @@ pub(crate) fn judge(
                     said.node_id, known.endpoint, said.endpoint
                 ),
             )
-            .with("endpoints", vec![known.endpoint.clone(), said.endpoint.clone()]));
+            .with("endpoints", vec![known.endpoint.to_string(), said.endpoint.clone()]));
         }
-        return Ok(Meaning::Moved { from: known.endpoint.clone() });
+        return Ok(Meaning::Moved { from: known.endpoint.to_string() });
     }
     Ok(Meaning::Same)
 }
 
 /// Refuses a node of another fleet.
-pub(crate) fn foreign(said: &CheckIn, ours: &Roster) -> Result<(), Error> {
+pub(crate) fn foreign(said: &CheckIn, ours: FleetId) -> Result<(), Error> {
     let roster = said.roster.as_ref().map(|roster| roster.fleet_id);
+    let copy = said.roster_copy.as_ref().map(|roster| roster.fleet_id);
     let authority = said.bundle.map(|bundle| bundle.authority_id);
-    match roster.into_iter().chain(authority).find(|theirs| *theirs != ours.fleet_id) {
+    match roster.into_iter().chain(copy).chain(authority).find(|theirs| *theirs != ours) {
         None => Ok(()),
         Some(theirs) => Err(Error::new(
             Code::ForeignFleet,
             format!(
-                "node {} belongs to the fleet {theirs}, this gateway to the fleet {}. Point DROWSE_GATEWAY at its own \
+                "node {} belongs to the fleet {theirs}, this gateway to the fleet {ours}. Point DROWSE_GATEWAY at its own \
                  gateway, or give the node a fresh DROWSE_STATE to make it a new node of this fleet",
-                said.node_id, ours.fleet_id
+                said.node_id
             ),
         )
-        .with("fleets", vec![theirs.to_string(), ours.fleet_id.to_string()])),
+        .with("fleets", vec![theirs.to_string(), ours.to_string()])),
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use drowse_shared::api::nodes::{Build, BundleVersion, RosterNode, WIRE_VERSION};
+    use drowse_shared::api::nodes::{Build, BundleVersion, Roster, WIRE_VERSION};
 
     pub(crate) fn ledger(n: u8) -> LedgerId {
         format!("{n:032x}").parse().expect("an id")
@@ -160,23 +161,18 @@ pub(crate) mod tests {
             bundle_copy: None,
             draining: false,
             roster: None,
+            roster_copy: None,
             removed: false,
         }
     }
 
-    fn ours() -> Roster {
-        let node = |id: &str, n, endpoint: &str| RosterNode {
-            id: id.parse().expect("an id"),
-            ledger_id: ledger(n),
-            endpoint: endpoint.to_owned(),
-            since_version: 1,
-        };
-        Roster {
-            fleet_id: format!("{:032x}", 1).parse().expect("an id"),
-            version: 4,
-            nodes: vec![node("a", 10, "http://a"), node("b", 11, "http://b")],
-            removed: vec![ledger(12)],
+    fn ours() -> Members {
+        let mut ours = Members::of_new_fleet(format!("{:032x}", 1).parse().expect("an id"));
+        for (id, n, endpoint) in [("a", 10, "http://a"), ("b", 11, "http://b")] {
+            ours.put(1, id.parse().expect("an id"), ledger(n), endpoint);
         }
+        ours.remove(4, ledger(12));
+        ours
     }
 
     fn seconds(since: u64) -> impl Fn(&LedgerId) -> Option<Age> {
@@ -232,7 +228,11 @@ pub(crate) mod tests {
         said.bundle = Some(BundleVersion { authority_id: other, version: 1 });
         assert_eq!(judge(&said, &ours(), |_| None).map_err(|e| e.code), Err(Code::ForeignFleet));
         said.bundle = None;
-        said.roster = Some(roster::empty(other));
+        let theirs = Roster { fleet_id: other, version: 1, nodes: Vec::new(), removed: Vec::new() };
+        said.roster = Some(theirs.identity());
+        assert_eq!(judge(&said, &ours(), |_| None).map_err(|e| e.code), Err(Code::ForeignFleet));
+        said.roster = None;
+        said.roster_copy = Some(theirs);
         assert_eq!(judge(&said, &ours(), |_| None).map_err(|e| e.code), Err(Code::ForeignFleet));
     }
 

@@ -3,34 +3,42 @@
 
 /// A gateway with an empty database.
 mod learn;
+/// What is kept, thought further.
+mod next;
+/// Choosing a node for a new space.
+mod pick;
 /// Taking a node out of the roster, and back.
 mod remove;
 /// The nodes as people see them.
 mod show;
+/// What nodes are told, and what they tell of it.
+mod tell;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use drowse_shared::{
     api::{
-        Code, Error,
-        nodes::{CheckIn, CheckedIn, Roster, RosterNode, Standing},
+        Error,
+        nodes::{CheckIn, CheckedIn, Reading, Standing},
     },
-    id::{LedgerId, NodeId, SpaceId, Ticket},
+    id::{LedgerId, NodeId},
 };
 use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    NoCapacity, Peer, Pick,
-    counts::{Counts, Outcome},
+    Peer,
+    counts::Counts,
     judge::{self, Age, Meaning},
-    roster,
+    roster::{self, Member, Members},
 };
 use crate::{
     authority,
     db::{Kept, Said},
-    place::{self, Candidate, Gates, Presence, Refusal},
 };
+pub(super) use next::Next;
+use tell::Told;
+pub(crate) use tell::Written;
 
 /// Between check-ins, as long as no node has said.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -39,36 +47,45 @@ const INTERVAL: Duration = Duration::from_secs(5);
 struct Heard {
     at: Instant,
     wall: Timestamp,
-    /// Without the roster and the bundle it brought.
+    /// Without the roster, the bundle and the reading it brought.
     said: CheckIn,
-    /// The roster it showed that it keeps.
+    reading: Option<Arc<Reading>>,
+    /// The roster of ours that it showed that it keeps.
     echoed: u64,
 }
 
 impl Heard {
-    fn age(&self) -> Age {
-        Age { since: self.at.elapsed(), interval: Duration::from_millis(self.said.interval_ms) }
+    fn age(&self, now: Instant) -> Age {
+        Age {
+            since: now.saturating_duration_since(self.at),
+            interval: Duration::from_millis(self.said.interval_ms),
+        }
     }
 }
 
 /// A check-in thought through, before anything is written.
-pub(super) struct Draft {
-    /// What changes, and must be written first if it is `durable`.
-    pub(super) kept: Option<Kept>,
-    /// A gateway that is learning writes nothing: if it dies, it learns again.
-    pub(super) durable: bool,
-    standing: Standing,
-    exchange: authority::Exchange,
+pub(super) enum Draft {
+    /// It is taken once what follows from it is written.
+    Taken {
+        /// What the node is.
+        standing: Standing,
+        /// What becomes of the configuration.
+        exchange: authority::Exchange,
+    },
+    /// The node keeps a roster nobody here has seen, which may name nodes nobody here knows. Nothing is taken before it
+    /// is.
+    Unread,
 }
 
 /// See the module.
 pub(super) struct State {
-    kept: Kept,
+    kept: Arc<Kept>,
     learning: bool,
     started: Instant,
     first_heard: Option<Instant>,
     heard: BTreeMap<LedgerId, Heard>,
     counts: BTreeMap<LedgerId, Counts>,
+    told: Told,
     /// Removed nodes that are being readmitted: asked already, not yet members. With how many comparisons are under way:
     /// one that ends must not keep a create from asking while another one still counts on it.
     returning: BTreeMap<LedgerId, usize>,
@@ -78,41 +95,49 @@ impl State {
     pub(super) fn new(kept: Kept) -> Self {
         Self {
             learning: kept.roster.is_none(),
-            kept,
+            kept: Arc::new(kept),
             started: Instant::now(),
             first_heard: None,
             heard: BTreeMap::new(),
             counts: BTreeMap::new(),
+            told: Told::default(),
             returning: BTreeMap::new(),
         }
     }
 
-    fn age(&self, ledger: &LedgerId) -> Option<Age> {
-        self.heard.get(ledger).map(Heard::age)
+    fn age(&self, ledger: &LedgerId, now: Instant) -> Option<Age> {
+        self.heard.get(ledger).map(|heard| heard.age(now))
     }
 
-    fn members(&self) -> impl Iterator<Item = &RosterNode> {
-        self.kept.roster.iter().flat_map(|roster| &roster.nodes)
+    fn members(&self) -> impl Iterator<Item = &Member> {
+        self.kept.roster.iter().flat_map(Members::iter)
     }
 
-    /// Thinks a check-in through.
-    pub(super) fn draft(&self, said: &CheckIn) -> Result<Draft, Error> {
-        let mut kept = None;
-        if let Some(ours) = &self.kept.roster {
-            judge::foreign(said, ours)?;
+    fn member(&self, ledger: &LedgerId) -> Option<&Member> {
+        self.kept.roster.as_ref().and_then(|roster| roster.get(ledger))
+    }
+
+    fn called(&self, id: &NodeId) -> Option<&Member> {
+        self.kept.roster.as_ref().and_then(|roster| roster.called(id))
+    }
+
+    /// Thinks a check-in through, on top of those thought through before it.
+    pub(super) fn draft(&mut self, next: &mut Next, said: &CheckIn) -> Result<Draft, Error> {
+        if let Some(ours) = next.roster() {
+            judge::foreign(said, ours.fleet_id)?;
         }
-        let merged = match (&self.kept.roster, &said.roster) {
+        let unread = said.roster.as_ref().is_some_and(|theirs| !self.is_ours(theirs));
+        if unread && said.roster_copy.is_none() {
+            return Ok(Draft::Unread);
+        }
+        let merged = match (next.roster(), &said.roster_copy) {
             (Some(ours), Some(theirs)) => roster::merge(ours, theirs),
-            (None, Some(theirs)) => Some(theirs.clone()),
+            (None, Some(theirs)) => Some(Members::of(theirs)),
             (_, None) => None,
         };
-        if let Some(merged) = merged {
-            tracing::info!(node = %said.node_id, version = merged.version, "a node knew more of the roster");
-            kept.get_or_insert_with(|| self.kept.clone()).roster = Some(merged);
-        }
-        let ours = kept.as_ref().unwrap_or(&self.kept).roster.as_ref();
-        let meaning = match ours {
-            Some(ours) => judge::judge(said, ours, |ledger| self.age(ledger))?,
+        let now = Instant::now();
+        let meaning = match merged.as_ref().or(next.roster()) {
+            Some(ours) => judge::judge(said, ours, |ledger| self.age(ledger, now))?,
             None => Meaning::Joined,
         };
         let standing = match &meaning {
@@ -120,10 +145,14 @@ impl State {
             _ if self.learning => Standing::Waiting,
             _ => Standing::Member,
         };
-        let mut exchange = authority::exchange(self.kept.bundle.as_ref(), said);
-        if let Some(bundle) = exchange.adopt.clone() {
+        if let Some(merged) = merged {
+            tracing::info!(node = %said.node_id, version = merged.version, "a node knew more of the roster");
+            next.take_over(merged);
+        }
+        let mut exchange = authority::exchange(next.bundle(), said);
+        if let Some(bundle) = exchange.adopt.take() {
             tracing::info!(node = %said.node_id, version = bundle.version, "a node held newer configuration");
-            kept.get_or_insert_with(|| self.kept.clone()).bundle = Some(bundle);
+            next.change(said.ledger_id).bundle = Some(bundle);
         }
         exchange.hand_out &= standing == Standing::Member;
         match &meaning {
@@ -143,34 +172,45 @@ impl State {
         }
         if standing != Standing::Waiting {
             if !matches!(meaning, Meaning::Removed | Meaning::Same) {
-                let kept = kept.get_or_insert_with(|| self.kept.clone());
-                kept.roster = kept.roster.as_ref().map(|ours| roster::with_node(ours, member(said)));
+                next.put(said);
             }
-            let facts = facts(said);
-            if self.kept.said.get(&said.ledger_id) != Some(&facts) {
-                kept.get_or_insert_with(|| self.kept.clone()).said.insert(said.ledger_id, facts);
-            }
+            next.note(said.ledger_id, facts(said));
         }
-        Ok(Draft { kept, durable: !self.learning, standing, exchange })
+        Ok(Draft::Taken { standing, exchange })
     }
 
-    /// Puts a thought-through check-in in place. Answers it, and whether other nodes should hear of it now.
-    pub(super) fn commit(&mut self, draft: Draft, mut said: CheckIn, wall: Timestamp) -> (CheckedIn, bool) {
+    /// What is kept, to be thought further.
+    pub(super) fn next(&self) -> Next {
+        Next::of(self.kept.clone(), !self.learning)
+    }
+
+    /// Puts in place what was written. Answers whether the roster changed.
+    pub(super) fn install(&mut self, next: Next) -> bool {
         let before = self.version();
-        if let Some(kept) = draft.kept {
-            self.kept = kept;
-        }
-        let brought = said.roster.take().map_or(0, |roster| roster.version);
+        self.kept = next.into_kept();
+        self.version() != before
+    }
+
+    /// Puts a check-in in place whose consequences are. Answers it, and whether other nodes should hear of it now.
+    pub(super) fn commit(
+        &mut self,
+        (standing, exchange): (Standing, authority::Exchange),
+        mut said: CheckIn,
+        wall: Timestamp,
+    ) -> (CheckedIn<Written>, bool) {
+        let keeps = said.roster_copy.take().map(|roster| roster.identity()).or_else(|| said.roster.take());
+        said.roster = None;
         said.bundle_copy = None;
+        let reading = said.reading.take().map(Arc::new);
         let now = Instant::now();
         self.first_heard.get_or_insert(now);
-        if said.reading.is_some() {
+        if reading.is_some() {
             self.counts.entry(said.ledger_id).or_default().read();
         }
         self.warn_of_shared_endpoint(&said);
-        let back = !self.is_live(&said.ledger_id);
         let ledger = said.ledger_id;
-        let mut echoed = brought;
+        let back = !self.is_live(&ledger);
+        let mut echoed = self.echo(keeps.as_ref());
         // A report and a check-in of one life may overtake each other; what a node has kept it does not lose.
         if let Some(before) = self.heard.get(&ledger).filter(|before| before.said.boot == said.boot) {
             echoed = echoed.max(before.echoed);
@@ -178,15 +218,17 @@ impl State {
                 said.bundle = before.said.bundle;
             }
         }
-        self.heard.insert(ledger, Heard { at: now, wall, said, echoed });
-        let member = draft.standing != Standing::Waiting;
+        self.heard.insert(ledger, Heard { at: now, wall, said, reading, echoed });
+        let member = standing != Standing::Waiting;
+        let keeps = keeps.map_or(0, |keeps| keeps.version);
         let answer = CheckedIn {
-            standing: draft.standing,
-            roster: self.kept.roster.as_ref().filter(|ours| member && ours.version > brought).cloned(),
-            bundle: self.kept.bundle.as_ref().filter(|_| draft.exchange.hand_out).cloned(),
-            want_bundle: draft.exchange.want,
+            standing,
+            roster: if member { self.newer_than(keeps) } else { None },
+            want_roster: false,
+            bundle: self.kept.bundle.as_ref().filter(|_| exchange.hand_out).cloned(),
+            want_bundle: exchange.want,
         };
-        (answer, back || self.learning || self.version() != before)
+        (answer, back || self.learning)
     }
 
     fn version(&self) -> Option<u64> {
@@ -198,34 +240,54 @@ impl State {
         if self.heard.get(&said.ledger_id).is_some_and(|before| before.said.endpoint == said.endpoint) {
             return;
         }
-        for other in self.members().filter(|n| n.ledger_id != said.ledger_id && n.endpoint == said.endpoint) {
+        for other in self.members().filter(|n| n.ledger != said.ledger_id && *n.endpoint == *said.endpoint) {
             tracing::warn!(node = %said.node_id, other = %other.id, endpoint = said.endpoint,
                 "two nodes give one endpoint; set DROWSE_NODE_ENDPOINT of each to its own");
         }
     }
 
-    fn seen(&self, ledger: LedgerId, id: &NodeId, endpoint: &str) -> Peer {
-        Peer { ledger, id: id.clone(), endpoint: Arc::from(endpoint), live: self.is_live(&ledger) }
+    fn seen(&self, member: &Member, now: Instant) -> Peer {
+        Peer {
+            ledger: member.ledger,
+            id: member.id.clone(),
+            endpoint: member.endpoint.clone(),
+            live: self.age(&member.ledger, now).is_some_and(Age::is_live),
+        }
+    }
+
+    fn stranger(&self, ledger: LedgerId, heard: &Heard, now: Instant) -> Peer {
+        Peer {
+            ledger,
+            id: heard.said.node_id.clone(),
+            endpoint: Arc::from(heard.said.endpoint.as_str()),
+            live: heard.age(now).is_live(),
+        }
+    }
+
+    /// Whether it is asked although it is no member: it returns, or nobody knows yet who is one.
+    fn is_asked_too(&self, ledger: &LedgerId) -> bool {
+        let removed = self.kept.roster.as_ref().is_some_and(|roster| roster.is_removed(ledger));
+        let extra = self.returning.contains_key(ledger) || (self.learning && !removed);
+        extra && self.member(ledger).is_none()
     }
 
     pub(super) fn asked(&self) -> Vec<Peer> {
-        let mut peers: Vec<Peer> =
-            self.members().map(|n| self.seen(n.ledger_id, &n.id, &n.endpoint)).collect();
-        for (ledger, heard) in &self.heard {
-            let removed = self.kept.roster.as_ref().is_some_and(|roster| roster.removed.contains(ledger));
-            let extra = self.returning.contains_key(ledger) || (self.learning && !removed);
-            if extra && !peers.iter().any(|peer| peer.ledger == *ledger) {
-                peers.push(self.seen(*ledger, &heard.said.node_id, &heard.said.endpoint));
-            }
+        let now = Instant::now();
+        let mut peers: Vec<Peer> = self.members().map(|member| self.seen(member, now)).collect();
+        if self.learning || !self.returning.is_empty() {
+            let too = self.heard.iter().filter(|(ledger, _)| self.is_asked_too(ledger));
+            peers.extend(too.map(|(ledger, heard)| self.stranger(*ledger, heard, now)));
         }
         peers
     }
 
     pub(super) fn peer(&self, ledger: &LedgerId) -> Option<Peer> {
-        if let Some(node) = self.members().find(|node| node.ledger_id == *ledger) {
-            return Some(self.seen(node.ledger_id, &node.id, &node.endpoint));
+        let now = Instant::now();
+        if let Some(member) = self.member(ledger) {
+            return Some(self.seen(member, now));
         }
-        self.asked().into_iter().find(|peer| peer.ledger == *ledger)
+        let heard = self.heard.get(ledger).filter(|_| self.is_asked_too(ledger))?;
+        Some(self.stranger(*ledger, heard, now))
     }
 
     pub(super) fn has_heard(&self, ledger: &LedgerId) -> bool {
@@ -233,111 +295,7 @@ impl State {
     }
 
     pub(super) fn is_live(&self, ledger: &LedgerId) -> bool {
-        self.age(ledger).is_some_and(Age::is_live)
-    }
-
-    fn candidate(&self, node: &RosterNode, ticket: bool) -> Candidate {
-        let heard = self.heard.get(&node.ledger_id);
-        let presence = match heard.map(Heard::age) {
-            None => Presence::Silent,
-            Some(age) if age.is_live() => Presence::Live,
-            Some(age) => Presence::Down { seconds: age.since.as_secs() },
-        };
-        let fleet = self.kept.roster.as_ref().map(|roster| roster.fleet_id);
-        let said = heard.map(|heard| &heard.said);
-        let alone = self.members().take(2).count() < 2;
-        Candidate {
-            id: node.id.clone(),
-            presence,
-            removed: said.is_some_and(|said| said.removed),
-            reading: said.and_then(|said| said.reading.clone()),
-            configured: said
-                .and_then(|said| said.bundle)
-                .is_some_and(|bundle| Some(bundle.authority_id) == fleet),
-            wire: said.map_or((0, 0), |said| (said.wire_min, said.wire_max)),
-            draining: said.is_some_and(|said| said.draining),
-            announced: alone || self.is_known_elsewhere(node),
-            ticket,
-            placed: self.counts.get(&node.ledger_id).map_or(0, Counts::placed),
-        }
-    }
-
-    /// Whether another live node keeps a roster with this one in it, so that a lost database does not lose it.
-    fn is_known_elsewhere(&self, node: &RosterNode) -> bool {
-        self.members().filter(|other| other.ledger_id != node.ledger_id).any(|other| {
-            self.heard
-                .get(&other.ledger_id)
-                .is_some_and(|heard| heard.age().is_live() && heard.echoed >= node.since_version)
-        })
-    }
-
-    pub(super) fn pick(
-        &mut self,
-        tickets: &BTreeMap<LedgerId, Ticket>,
-        gates: &Gates,
-    ) -> Result<Pick, NoCapacity> {
-        let nodes: Vec<&RosterNode> = self.members().collect();
-        let candidates: Vec<Candidate> =
-            nodes.iter().map(|node| self.candidate(node, tickets.contains_key(&node.ledger_id))).collect();
-        let refused = match place::choose(&candidates, gates) {
-            Ok(chosen) => {
-                let found = nodes.iter().find(|node| node.id == chosen.id).map(|node| node.ledger_id);
-                let peer = found.and_then(|ledger| self.peer(&ledger));
-                let ticket = found.and_then(|ledger| tickets.get(&ledger).copied());
-                if let (Some(peer), Some(ticket)) = (peer, ticket) {
-                    self.counts.entry(peer.ledger).or_default().pick();
-                    return Ok(Pick { peer, ticket });
-                }
-                Vec::new()
-            }
-            Err(refused) => refused,
-        };
-        let passing = refused.iter().any(|(_, why)| *why == Refusal::NotAnnounced);
-        let reasons: Vec<String> = refused.iter().map(|(id, why)| format!("{id}: {why}")).collect();
-        let message = if reasons.is_empty() {
-            "no node can take a new space: no node has checked in with this gateway yet".to_owned()
-        } else {
-            format!("no node can take a new space right now: {}", reasons.join("; "))
-        };
-        let nodes: serde_json::Map<String, serde_json::Value> =
-            refused.iter().map(|(id, why)| (id.to_string(), why.to_string().into())).collect();
-        Err(NoCapacity { error: Error::new(Code::NoCapacity, message).with("nodes", nodes), passing })
-    }
-
-    pub(super) fn settle(&mut self, ledger: &LedgerId, outcome: Outcome) {
-        self.counts.entry(*ledger).or_default().settle(outcome);
-    }
-
-    pub(super) fn destroyed(&mut self, ledger: &LedgerId, id: &SpaceId) {
-        if let Some(counts) = self.counts.get_mut(ledger) {
-            counts.destroyed(id);
-        }
-    }
-
-    pub(super) fn replace(&mut self, kept: Kept) {
-        self.kept = kept;
-    }
-
-    /// The newest roster and whom it must be shown: live nodes that do not echo it, and nodes not heard yet. While it is
-    /// being learned there is none to show; who was heard has said what it knows.
-    pub(super) fn to_tell(&self) -> (Option<Roster>, Vec<Peer>) {
-        let version = self.version().unwrap_or(0);
-        let stale = |node: &&RosterNode| match self.heard.get(&node.ledger_id) {
-            None => true,
-            Some(heard) => !self.learning && heard.age().is_live() && heard.echoed < version,
-        };
-        let peers =
-            self.members().filter(stale).map(|n| self.seen(n.ledger_id, &n.id, &n.endpoint)).collect();
-        (self.kept.roster.clone().filter(|_| !self.learning), peers)
-    }
-}
-
-fn member(said: &CheckIn) -> RosterNode {
-    RosterNode {
-        id: said.node_id.clone(),
-        ledger_id: said.ledger_id,
-        endpoint: said.endpoint.clone(),
-        since_version: 0,
+        self.age(ledger, Instant::now()).is_some_and(Age::is_live)
     }
 }
 

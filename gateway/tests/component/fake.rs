@@ -177,9 +177,15 @@ impl Fake {
             bundle: *self.bundle.lock().unwrap(),
             bundle_copy: None,
             draining: false,
-            roster: self.roster.lock().unwrap().clone(),
+            roster: self.roster.lock().unwrap().as_ref().map(Roster::identity),
+            roster_copy: None,
             removed: self.knobs.lock().unwrap().removed,
         }
+    }
+
+    /// The same, with the roster it keeps.
+    pub(crate) fn says_all(&self) -> CheckIn {
+        CheckIn { roster_copy: self.roster.lock().unwrap().clone(), ..self.says() }
     }
 
     pub(crate) fn hears(&self, answer: &CheckedIn) {
@@ -243,7 +249,7 @@ async fn report(State(node): State<Arc<Fake>>, Json(ask): Json<Value>) -> Json<C
     if let Ok(roster) = serde_json::from_value::<Roster>(ask["roster"].clone()) {
         *node.roster.lock().unwrap() = Some(roster);
     }
-    Json(node.says())
+    Json(if ask["wantRoster"] == true { node.says_all() } else { node.says() })
 }
 
 async fn list(State(node): State<Arc<Fake>>, Json(ask): Json<ListSpaces>) -> Json<Value> {

@@ -112,7 +112,10 @@ impl Fleet {
     }
 
     pub(crate) async fn check_in(&self, node: &Fake) -> Answer {
-        let answer = self.call("checkIn", serde_json::to_value(node.says()).unwrap()).await;
+        let mut answer = self.call("checkIn", serde_json::to_value(node.says()).unwrap()).await;
+        if answer.body["wantRoster"] == true {
+            answer = self.call("checkIn", serde_json::to_value(node.says_all()).unwrap()).await;
+        }
         if answer.status == 200 {
             let checked: CheckedIn = serde_json::from_value(answer.body.clone()).unwrap();
             node.hears(&checked);

@@ -59,7 +59,7 @@ pub(super) async fn report(
     if let Some(roster) = shown.roster {
         checkin::take_roster(&node, roster).await.map_err(error::ledger)?;
     }
-    Ok(axum::Json(checkin::check_in(&node).await))
+    Ok(axum::Json(checkin::check_in(&node, shown.want_roster).await))
 }
 
 /// The daemon runs.

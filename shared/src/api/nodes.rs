@@ -10,6 +10,11 @@ use crate::{
     name::{SpaceName, SpaceRef},
 };
 
+/// Which nodes a fleet has.
+mod roster;
+
+pub use roster::{Roster, RosterNode, RosterVersion};
+
 /// Version of the wire between gateway and node. A node speaks a range; a gateway places only where its own fits.
 pub const WIRE_VERSION: u32 = 1;
 
@@ -64,35 +69,6 @@ pub struct Disk {
     pub total_bytes: u64,
     /// What may still be written.
     pub available_bytes: u64,
-}
-
-/// One node of a roster.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RosterNode {
-    /// What an operator calls it.
-    pub id: NodeId,
-    /// What it really is.
-    pub ledger_id: LedgerId,
-    /// Where it is reached.
-    pub endpoint: String,
-    /// The roster's version that first had it. It takes new spaces only once another node knows it.
-    pub since_version: u64,
-}
-
-/// Which nodes a fleet has. The highest version wins; every node keeps the newest whole.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Roster {
-    /// Whose roster it is.
-    pub fleet_id: FleetId,
-    /// Grows with every change.
-    pub version: u64,
-    /// Every node that may hold spaces.
-    pub nodes: Vec<RosterNode>,
-    /// Ledgers that were removed and must be readmitted before they serve again.
-    #[serde(default)]
-    pub removed: Vec<LedgerId>,
 }
 
 /// The fleet's configuration, as nodes hold a copy of it.
@@ -172,9 +148,12 @@ pub struct CheckIn {
     /// Whether it takes no new spaces.
     #[serde(default)]
     pub draining: bool,
-    /// The newest roster it knows.
+    /// The newest roster it keeps.
     #[serde(default)]
-    pub roster: Option<Roster>,
+    pub roster: Option<RosterVersion>,
+    /// That roster whole, when the gateway asked for it (`wantRoster`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roster_copy: Option<Roster>,
     /// Whether it serves at all: a removed node freezes its spaces and waits.
     #[serde(default)]
     pub removed: bool,
@@ -196,15 +175,19 @@ pub fn origin(endpoint: &str, _: &()) -> garde::Result {
     Ok(())
 }
 
-/// What the gateway answers to a check-in.
+/// What the gateway answers to a check-in. `R` is a roster, or one that is written down already.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct CheckedIn {
+#[serde(rename_all = "camelCase", bound(deserialize = "R: Deserialize<'de>"))]
+pub struct CheckedIn<R = Roster> {
     /// Whether the node is taken; `removed` means: freeze your spaces and wait to be readmitted.
     pub standing: Standing,
     /// The newest roster, when the node's was older.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub roster: Option<Roster>,
+    pub roster: Option<R>,
+    /// The node keeps a roster that the gateway does not know: nothing was taken yet, check in again at once with
+    /// `rosterCopy`.
+    #[serde(default)]
+    pub want_roster: bool,
     /// The configuration, when the node's was older.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle: Option<Bundle>,
@@ -226,13 +209,22 @@ pub enum Standing {
 }
 
 /// `report`: the gateway asks a node to check in now, and shows it the newest roster.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, Validate)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Validate)]
+#[serde(rename_all = "camelCase", bound(deserialize = "R: Deserialize<'de>"))]
 #[garde(allow_unvalidated)]
-pub struct Report {
+pub struct Report<R = Roster> {
     /// The newest roster the gateway has.
     #[serde(default)]
-    pub roster: Option<Roster>,
+    pub roster: Option<R>,
+    /// Whether the answer shall bring the node's own whole, as `rosterCopy`.
+    #[serde(default)]
+    pub want_roster: bool,
+}
+
+impl Default for Report {
+    fn default() -> Self {
+        Self { roster: None, want_roster: false }
+    }
 }
 
 /// Why a lookup asks.

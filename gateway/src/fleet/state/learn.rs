@@ -8,13 +8,13 @@ use drowse_shared::{
 };
 use tokio::time::Instant;
 
-use super::{INTERVAL, State, facts, member};
+use super::{INTERVAL, Next, State, facts};
 use crate::{
     authority,
     db::Kept,
     fleet::{
         judge::{self, MISSED_MAX, Meaning},
-        roster,
+        roster::Members,
     },
 };
 
@@ -38,7 +38,7 @@ impl State {
             return None;
         }
         let mut roster = self.members().peekable();
-        if roster.peek().is_some() && roster.all(|node| self.heard.contains_key(&node.ledger_id)) {
+        if roster.peek().is_some() && roster.all(|node| self.heard.contains_key(&node.ledger)) {
             return None;
         }
         let stated = self.heard.values().map(|heard| Duration::from_millis(heard.said.interval_ms)).max();
@@ -52,8 +52,9 @@ impl State {
     }
 
     /// What a gateway keeps when it ends learning, or when the configuration it waited for died with its holder.
-    pub(in crate::fleet) fn learned(&self, fresh: FleetId) -> Option<Kept> {
-        let held = self.heard.values().any(|heard| heard.age().is_live() && heard.said.bundle.is_some());
+    pub(in crate::fleet) fn learned(&self, fresh: FleetId) -> Option<Next> {
+        let now = Instant::now();
+        let held = self.heard.values().any(|heard| heard.age(now).is_live() && heard.said.bundle.is_some());
         if !self.learning && (self.kept.bundle.is_some() || held) {
             return None;
         }
@@ -61,32 +62,34 @@ impl State {
         if self.heard.is_empty() {
             return None;
         }
-        let mut kept = self.kept.clone();
-        let mut roster = kept.roster.take().unwrap_or_else(|| roster::empty(fresh));
+        let mut kept: Kept = (*self.kept).clone();
+        let mut roster = kept.roster.take().unwrap_or_else(|| Members::of_new_fleet(fresh));
         if self.learning {
+            let version = roster.version + 1;
             for heard in self.heard.values() {
-                if let Ok(Meaning::Joined) = judge::judge(&heard.said, &roster, |ledger| self.age(ledger)) {
-                    roster = roster::with_node(&roster, member(&heard.said));
+                let said = &heard.said;
+                if let Ok(Meaning::Joined) = judge::judge(said, &roster, |ledger| self.age(ledger, now)) {
+                    roster.put(version, said.node_id.clone(), said.ledger_id, &said.endpoint);
                 }
-                kept.said.insert(heard.said.ledger_id, facts(&heard.said));
+                kept.said.insert(said.ledger_id, facts(said).into());
             }
         }
         if kept.bundle.is_none() && !held {
             kept.bundle = Some(authority::first(roster.fleet_id));
         }
         kept.roster = Some(roster);
-        Some(kept)
+        Some(Next::anew(kept))
     }
 
     /// Puts the outcome of learning in place.
-    pub(in crate::fleet) fn settle_learned(&mut self, kept: Kept) {
-        let roster = kept.roster.as_ref();
+    pub(in crate::fleet) fn settle_learned(&mut self, next: Next) {
+        self.install(next);
+        let roster = self.kept.roster.as_ref();
         tracing::info!(
             fleet = roster.map(|roster| roster.fleet_id.to_string()),
-            nodes = roster.map_or(0, |roster| roster.nodes.len()),
+            nodes = roster.map_or(0, Members::len),
             "the fleet is known"
         );
-        self.kept = kept;
         self.learning = false;
     }
 }

@@ -3,27 +3,31 @@
 use drowse_shared::{
     api::{
         Code, Error,
-        nodes::{Node, NodeList, NodeState, RosterNode},
+        nodes::{Node, NodeList, NodeState},
     },
     id::{LedgerId, NodeId},
 };
+use tokio::time::Instant;
 
 use super::State;
 use crate::place::{self, Gates, Presence, Refusal};
 
 impl State {
     pub(in crate::fleet) fn census(&self) -> Vec<(NodeState, u64)> {
-        let state = |node: &RosterNode| match self.age(&node.ledger_id) {
-            None => NodeState::Silent,
-            Some(age) if age.is_live() => NodeState::Live,
-            Some(_) => NodeState::Down,
-        };
-        let removed = self.kept.roster.as_ref().map_or(0, |roster| roster.removed.len() as u64);
-        let count = |which| self.members().filter(|node| state(node) == which).count() as u64;
+        let now = Instant::now();
+        let (mut live, mut down, mut silent) = (0, 0, 0);
+        for node in self.members() {
+            match self.age(&node.ledger, now) {
+                None => silent += 1,
+                Some(age) if age.is_live() => live += 1,
+                Some(_) => down += 1,
+            }
+        }
+        let removed = self.kept.roster.as_ref().map_or(0, |roster| roster.removed().len() as u64);
         vec![
-            (NodeState::Live, count(NodeState::Live)),
-            (NodeState::Down, count(NodeState::Down)),
-            (NodeState::Silent, count(NodeState::Silent)),
+            (NodeState::Live, live),
+            (NodeState::Down, down),
+            (NodeState::Silent, silent),
             (NodeState::Removed, removed),
         ]
     }
@@ -33,21 +37,22 @@ impl State {
             self.knows_its_nodes()?;
             return Err(Error::new(Code::Internal, "the gateway has no roster"));
         };
+        let now = Instant::now();
+        let echoes = self.echoes(now);
         let mut nodes: Vec<Node> = roster
-            .nodes
             .iter()
             .map(|node| {
-                let candidate = self.candidate(node, true);
+                let candidate = self.candidate(node, true, &echoes, now);
                 let state = match candidate.presence {
                     Presence::Silent => NodeState::Silent,
                     Presence::Down { .. } => NodeState::Down,
                     Presence::Live => NodeState::Live,
                 };
                 let refuses = place::refusal(&candidate, gates).map(|why| why.to_string());
-                self.shown(node.ledger_id, node.id.clone(), node.endpoint.clone(), state, refuses)
+                self.shown(node.ledger, node.id.clone(), node.endpoint.to_string(), state, refuses)
             })
             .collect();
-        for ledger in &roster.removed {
+        for ledger in roster.removed() {
             if let Some(said) = self.kept.said.get(ledger) {
                 let refuses = Some(Refusal::Removed.to_string());
                 let (id, endpoint) = (said.id.clone(), said.endpoint.clone());
@@ -79,7 +84,7 @@ impl State {
             last_check_in_at: heard.map(|heard| heard.wall),
             interval_ms: kept.map(|kept| kept.interval_ms),
             build: said.map(|said| said.build.clone()),
-            reading: said.and_then(|said| said.reading.clone()),
+            reading: heard.and_then(|heard| heard.reading.as_deref().cloned()),
             bundle: said.and_then(|said| said.bundle),
         }
     }
