@@ -1,40 +1,33 @@
 //! A whole fleet in one thread: production gateway and nodes, simulated network and time, one seed.
 //!
-//! The same seed gives the same run, line for line, on any machine. What a seed decides: how long each segment and
-//! each blocking job takes, which task goes first, which host falls at which of its steps, what is cut, held, lost.
+//! A seed draws a [`Plan`](fleet::Plan): who asks what and when, what breaks and when, in which weather. A run is a function
+//! of its plan: the same plan gives the same run, line for line, on any machine. What chance decides on the way comes
+//! from a stream for each purpose and each host or link, and depends on the simulated millisecond: without one event the
+//! rest of a run goes on as it was, except for what that event touches.
 //!
-//! # Run one seed
+//! `docs/TESTING.md` says how to run seeds, read stories and shrink; here is how it works.
 //!
-//! ```text
-//! DROWSE_SIM_SEED=17 DROWSE_SIM_SEEDS=1 cargo test -p drowse-e2e --test sim seeds -- --nocapture
-//! ```
+//! # The parts
 //!
-//! `DROWSE_SIM_SEEDS` says how many seeds to run from `DROWSE_SIM_SEED` on, `DROWSE_SIM_GATEWAYS=2` runs them with two
-//! gateways, `DROWSE_SIM_STRIDE=1` lets every single step of a space's life be a fall's. `DROWSE_SIM_STORY=FILE` writes the story
-//! of the last run to a file, whether it went well or not.
+//! - [`run`] makes a fresh thread with a paused tokio runtime and a [`World`]. A host is an async function of an
+//!   [`Env`](drowse_shared::seams::Env) whose seams lead into the world. Nothing else may be nondeterministic: see
+//!   `clippy.toml` for what daemons may not use, and `interpose` for what libraries do behind our back.
+//! - [`fleet::plan`] says what may happen. A new trouble is a variant of `Trouble`, a weight in `plan/draw`, an arm in
+//!   `chaos`; a new verb is a variant of `Verb` and a weight.
+//! - [`fleet::scenario`] carries a plan out and ends at the first broken law; [`fleet::Laws`] checks while it happens.
+//! - [`fleet::shrink`] makes a failing plan small. [`brief`] tells a failing run in 30 lines.
+//! - [`Rng::of`] draws plans, [`Chance`] names the streams of a run. A daemon's randomness is one of them.
 //!
-//! # Read a story
+//! # The environment of the tests
 //!
-//! One line is one event: simulated milliseconds, who, what.
-//!
-//! ```text
-//!    13006 c1>g:4677 SYN                       c1 dials the gateway
-//!    13008 c1>g:4677 c41 OPENS                 connection 41; TWICE: a ghost arrives beside it
-//!    13010 c1>g c41 send 212B 4fab… POST /…    first line and body of what is sent, with a hash of all of it
-//!    13014 g<c1 c41 got 212B 4fab… POST /…     the same bytes are read at the other end
-//!    13020 g>n2 CUT                            nothing gets from g to n2 until HEALED
-//!    13020 n1 FALLS (Process) at step 311      after 311 effects of this life; STARTS says when it is back
-//!    13022 c1: acquire a -> 0190… created      what a client was told
-//!    13022 FAILED: …                           a promise was broken
-//! ```
-//!
-//! The first FAILED line is the one to explain. Read up from it along one connection (`c41`) or one host.
-//!
-//! # How it works
-//!
-//! `run` makes a fresh thread with a paused tokio runtime and a `World`. A host is an async function of an
-//! [`Env`](drowse_shared::seams::Env) whose seams lead into the world. Nothing else may be nondeterministic: see
-//! `clippy.toml` for what daemons may not use, and `interpose` for what libraries do behind our back.
+//! | variable | what it says |
+//! |---|---|
+//! | `DROWSE_SIM_SEED`, `DROWSE_SIM_SEEDS` | the first seed, and how many from there on |
+//! | `DROWSE_SIM_PLAN=FILE` | run this plan instead of seeds |
+//! | `DROWSE_SIM_STORY=FILE` | write the whole story of a single or failing run |
+//! | `DROWSE_SIM_GATEWAYS` | draw every plan for one gateway, or for two |
+//! | `DROWSE_SIM_FAILURES` | how many failing seeds end a soak |
+//! | `DROWSE_SIM_STRIDE` | every so-manieth step of a space's life is tried as a fall |
 
 /// What disks have taken for good, and what a loss of power takes back.
 mod cache;

@@ -11,7 +11,7 @@ use std::{
 
 use axum::{Router, body::Body, extract::State, routing::post};
 use drowse_shared::{
-    http::{client, serve, why},
+    http::{Limits, client, serve, why},
     seams::Env,
     shutdown::Shutdown,
 };
@@ -34,7 +34,7 @@ fn counter(world: &World, name: &str, disk: &Arc<AtomicU64>, delay: Duration) {
                 now.map(|n| n.to_string()).unwrap_or_default()
             };
             let app = Router::new().route("/count", post(count)).with_state((env.clone(), disk, delay));
-            serve(env, listener, app, Shutdown::new()).await;
+            serve(env, listener, app, Limits::default(), Shutdown::new()).await;
         }
     });
 }

@@ -15,17 +15,23 @@ pub struct Mix {
     pub client_pause_ms_max: u64,
     /// Verbs of each client.
     pub verbs: u64,
+    /// How many names they share.
+    pub names: usize,
 }
 
 impl Mix {
     /// Some trouble, clients that take their time.
     pub const USUAL: Self =
-        Self { lanes: 2, trouble_pause_ms_max: 6000, client_pause_ms_max: 2500, verbs: 30 };
-    /// Hasty clients.
-    pub const BUSY: Self = Self { lanes: 2, trouble_pause_ms_max: 3000, client_pause_ms_max: 800, verbs: 40 };
+        Self { lanes: 2, trouble_pause_ms_max: 6000, client_pause_ms_max: 2500, verbs: 30, names: 6 };
+    /// Hasty clients, and few names.
+    pub const BUSY: Self =
+        Self { lanes: 2, trouble_pause_ms_max: 3000, client_pause_ms_max: 800, verbs: 40, names: 2 };
     /// Everything at once.
     pub const STORM: Self =
-        Self { lanes: 4, trouble_pause_ms_max: 2500, client_pause_ms_max: 1500, verbs: 30 };
+        Self { lanes: 4, trouble_pause_ms_max: 2500, client_pause_ms_max: 1500, verbs: 30, names: 4 };
+    /// All want one name, at once, while everything breaks.
+    pub const CROWD: Self =
+        Self { lanes: 3, trouble_pause_ms_max: 1500, client_pause_ms_max: 400, verbs: 40, names: 1 };
 }
 
 /// Troubles are drawn for so long after the last verb may begin: clients are held up.
@@ -88,7 +94,10 @@ const VERBS: &[(u64, Verb)] = &[
     (4, Verb::List),
 ];
 
-const MIXES: &[(u64, Mix)] = &[(4, Mix::USUAL), (2, Mix::BUSY), (2, Mix::STORM)];
+/// What clients ask in a run that is about making and removing alone.
+const TURNOVER: &[(u64, Verb)] = &[(5, Verb::Acquire), (4, Verb::Destroy), (1, Verb::Exec)];
+
+const MIXES: &[(u64, Mix)] = &[(4, Mix::USUAL), (2, Mix::BUSY), (2, Mix::STORM), (2, Mix::CROWD)];
 
 /// What every draw of a trouble may use.
 struct Dice {
@@ -142,8 +151,11 @@ pub(super) fn draw(seed: u64, gateways: Option<usize>) -> Plan {
     };
     let runtime_fails_one_in = *rng.weigh(&[(4, 0), (3, 40), (1, 12)]);
 
+    let verbs = *rng.weigh(&[(3, VERBS), (1, TURNOVER)]);
+    let kinds = kinds(&mut rng);
+
     let mut actions: Vec<Action> =
-        CLIENTS.iter().flat_map(|client| verbs(seed, client, mix, gateways)).collect();
+        CLIENTS.iter().flat_map(|client| asks(seed, client, mix, verbs, gateways)).collect();
     actions.sort_by_key(|action| action.at_ms);
     let until_ms = actions.last().map_or(0, |action| action.at_ms) + TROUBLE_OUTLASTS_MS;
     let mut troubles = Vec::new();
@@ -162,7 +174,7 @@ pub(super) fn draw(seed: u64, gateways: Option<usize>) -> Plan {
                 break;
             }
             dice.lasts_ms = 0;
-            let draw = *dice.rng.weigh(TROUBLES);
+            let draw = *dice.rng.weigh(&kinds);
             troubles.push(Event { at_ms, trouble: draw(&mut dice) });
             at_ms += dice.lasts_ms;
         }
@@ -171,8 +183,18 @@ pub(super) fn draw(seed: u64, gateways: Option<usize>) -> Plan {
     Plan { seed, gateways, nodes: NODES.len(), weather, runtime_fails_one_in, forgets, actions, troubles }
 }
 
+/// The kinds of trouble of one plan. Half of the plans know only some: so that one kind meets itself, undisturbed.
+fn kinds(rng: &mut Rng) -> Vec<(u64, Draw)> {
+    let all = TROUBLES.to_vec();
+    if rng.one_in(2) {
+        return all;
+    }
+    let some: Vec<_> = TROUBLES.iter().filter(|_| rng.one_in(3)).copied().collect();
+    if some.is_empty() { all } else { some }
+}
+
 /// What one client asks, and when.
-fn verbs(seed: u64, client: &str, mix: Mix, gateways: usize) -> Vec<Action> {
+fn asks(seed: u64, client: &str, mix: Mix, verbs: &[(u64, Verb)], gateways: usize) -> Vec<Action> {
     let mut rng = Rng::of(seed, client);
     let mut at_ms = 0;
     let mut verb = |_| {
@@ -181,8 +203,8 @@ fn verbs(seed: u64, client: &str, mix: Mix, gateways: usize) -> Vec<Action> {
             at_ms,
             client: client.to_owned(),
             gateway: (*rng.pick(&GATEWAYS[..gateways])).to_owned(),
-            verb: *rng.weigh(VERBS),
-            name: (*rng.pick(&NAMES)).to_owned(),
+            verb: *rng.weigh(verbs),
+            name: (*rng.pick(&NAMES[..mix.names])).to_owned(),
             leaves_after_ms: rng.one_in(4).then(|| rng.below(1500)),
         }
     };
