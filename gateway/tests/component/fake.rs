@@ -185,7 +185,8 @@ impl Fake {
 
     /// The same, with the roster it keeps.
     pub(crate) fn says_all(&self) -> CheckIn {
-        CheckIn { roster_copy: self.roster.lock().unwrap().clone(), ..self.says() }
+        let roster_copy = self.roster.lock().unwrap().clone();
+        CheckIn { roster_copy, ..self.says() }
     }
 
     pub(crate) fn hears(&self, answer: &CheckedIn) {
