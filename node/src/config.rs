@@ -3,15 +3,18 @@
 use std::{fmt, time::Duration};
 
 use camino::Utf8PathBuf;
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use drowse_shared::{
     api::nodes::origin,
+    http::{LimitArgs, Limits},
     id::{self, NodeId},
     telemetry,
     token::{self, Token},
     units,
 };
 use http::Uri;
+
+use crate::adopt;
 
 /// Longest pause between two check-ins.
 const CHECK_IN_MAX: Duration = Duration::from_secs(3600);
@@ -32,9 +35,13 @@ pub enum Runs {
     name = "drowse-node",
     version,
     about = "Runs spaces on this machine",
-    disable_help_subcommand = true
+    disable_help_subcommand = true,
+    args_conflicts_with_subcommands = true
 )]
 pub struct Args {
+    /// Something else than running spaces.
+    #[command(subcommand)]
+    pub command: Option<Command>,
     /// File that holds the fleet token; DROWSE_TOKEN may hold the token itself instead
     #[arg(long, env = "DROWSE_TOKEN_FILE", value_name = "PATH")]
     token_file: Option<Utf8PathBuf>,
@@ -82,9 +89,22 @@ pub struct Args {
     /// The agent that is pid 1 of every space; beside this program when not given
     #[arg(long, env = "DROWSE_AGENT", value_name = "PATH")]
     agent: Option<Utf8PathBuf>,
+    /// How much it takes on at once, and how long it waits for clients
+    #[command(flatten)]
+    serve: LimitArgs,
+    /// Longest wait for the agent inside a space to answer
+    #[arg(long, env = "DROWSE_AGENT_TIMEOUT", default_value = "40s", value_parser = units::duration)]
+    agent_timeout: Duration,
     /// Logs.
     #[command(flatten)]
     pub telemetry: telemetry::Config,
+}
+
+/// What the program does beside running spaces.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Take over the spaces of a dead node, from its disks
+    Adopt(adopt::command::Args),
 }
 
 /// Why the settings cannot be used. Each says what to set.
@@ -138,6 +158,9 @@ pub enum Error {
     /// The interval is out of range.
     #[error("DROWSE_CHECK_IN_SECONDS is {0:?}; it must be more than 0 and at most one hour")]
     CheckIn(Duration),
+    /// No time at all.
+    #[error("DROWSE_AGENT_TIMEOUT must be longer than 0; its default is 40s")]
+    AgentTimeout,
     /// The agent is not said and cannot be guessed.
     #[error(
         "DROWSE_AGENT is not set and the directory of this program is unknown; set it to the path of drowse-agent"
@@ -176,6 +199,10 @@ pub struct Config {
     pub templates: Utf8PathBuf,
     /// Pid 1 of every space.
     pub agent: Utf8PathBuf,
+    /// How much it takes on at once, and how long it waits for clients.
+    pub limits: Limits,
+    /// Longest wait for the agent inside a space to answer.
+    pub agent_timeout: Duration,
 }
 
 impl Args {
@@ -226,6 +253,9 @@ impl Args {
         if self.check_in_seconds.is_zero() || self.check_in_seconds > CHECK_IN_MAX {
             return Err(Error::CheckIn(self.check_in_seconds));
         }
+        if self.agent_timeout.is_zero() {
+            return Err(Error::AgentTimeout);
+        }
         let agent = self.agent.or_else(|| beside.map(|dir| dir.join("drowse-agent"))).ok_or(Error::Agent)?;
         Ok(Config {
             token,
@@ -242,6 +272,8 @@ impl Args {
             executor: self.executor,
             templates: self.templates,
             agent,
+            limits: self.serve.limits(),
+            agent_timeout: self.agent_timeout,
         })
     }
 }
@@ -274,7 +306,7 @@ impl fmt::Display for Config {
         write!(
             f,
             "id={} listen={} endpoint={} gateways={} region={} state={} run={} executor={:?} runtime={} \
-             cgroup_parent={} check_in={:?} templates={} agent={} token={:?}",
+             cgroup_parent={} check_in={:?} templates={} agent={} {} agent_timeout={:?} token={:?}",
             self.node_id,
             self.listen,
             self.endpoint.as_deref().unwrap_or("-"),
@@ -288,6 +320,8 @@ impl fmt::Display for Config {
             self.check_in,
             self.templates,
             self.agent,
+            self.limits,
+            self.agent_timeout,
             self.token,
         )
     }
@@ -322,6 +356,7 @@ mod tests {
             (&["--id", "Node_1"], "DROWSE_NODE_ID"),
             (&["--listen", "4676"], "DROWSE_NODE_LISTEN"),
             (&["--check-in-seconds", "0"], "DROWSE_CHECK_IN_SECONDS"),
+            (&["--agent-timeout", "0"], "DROWSE_AGENT_TIMEOUT"),
         ];
         for (flags, says) in cases {
             let error = read(flags).expect_err(says).to_string();

@@ -13,12 +13,16 @@ use tokio::time::Instant;
 
 use ballast::Ballast;
 
+/// Spaces that are taken over from another node's disks.
+pub mod adoptions;
 /// Room kept for the hour when the disk is full.
 pub mod ballast;
 /// Commands with an idempotency key, and what came of them.
 pub mod execs;
 /// What a node knows besides its spaces: identity, roster, configuration, standing.
 pub mod facts;
+/// The ledger of another node, read as it stands.
+pub mod foreign;
 /// Who this node is: `node.json` beside the disks.
 pub mod identity;
 /// One page of a list.

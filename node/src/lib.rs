@@ -11,6 +11,8 @@
 /// Settings, read once and judged before anything is bound.
 pub mod config;
 
+/// Taking over the spaces of a dead node.
+pub mod adopt;
 /// Speaks to the agent inside a space.
 pub mod agent_client;
 /// What is answered where, and to whom.

@@ -5,7 +5,11 @@ use std::process::ExitCode;
 use anyhow::Context;
 use camino::Utf8PathBuf;
 use clap::Parser as _;
-use drowse_node::{Config, Parts, config::Args, run};
+use drowse_node::{
+    Config, Parts, adopt,
+    config::{Args, Command},
+    run,
+};
 use drowse_shared::{
     limits::raise_open_files,
     seams::Env,
@@ -27,6 +31,15 @@ fn main() -> ExitCode {
         }
     };
     telemetry::init(&args.telemetry);
+    if let Some(Command::Adopt(args)) = args.command {
+        return match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime.block_on(adopt::command::run(args)),
+            Err(error) => {
+                eprintln!("error: starting the runtime: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let here = std::env::current_exe().ok().and_then(|exe| Utf8PathBuf::from_path_buf(exe).ok());
     let config = match args.check(here.as_deref().and_then(camino::Utf8Path::parent)) {
         Ok(config) => config,
@@ -44,8 +57,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(config: Config) -> anyhow::Result<()> {
+fn start(mut config: Config) -> anyhow::Result<()> {
     raise_open_files();
+    config.limits = config.limits.within_open_files();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
     let ended = runtime.block_on(async {

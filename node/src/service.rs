@@ -9,10 +9,12 @@ use drowse_shared::{
     seams::{Accept, BoxFuture, Env},
     shutdown::{GRACE, Shutdown},
     slots::{QUEUE_MAX, Slots},
+    throttle::Throttle,
     watchdog::Watchdog,
 };
 
 use crate::{
+    adopt::note,
     checkin,
     config::{Config, Runs},
     door::{self, metrics::Metrics},
@@ -111,6 +113,9 @@ pub enum Error {
     /// The ledger.
     #[error(transparent)]
     Ledger(#[from] ledger::Error),
+    /// The spaces run elsewhere.
+    #[error(transparent)]
+    Copied(#[from] note::Error),
     /// The executor.
     #[error("the executor cannot be used")]
     Executor(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -155,8 +160,8 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
 /// Why it cannot start.
 pub async fn build(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> Result<Built, Error> {
     let (env, counts) = env.counted();
+    note::refuse(&config.state, None)?;
     let ledger = Ledger::open(&env, &config.state, parts.database).await?;
-    let fresh = reconcile::is_fresh(&ledger).await?;
     let written = identity::written(&ledger, &config.state).await?;
     let named = written.or_else(|| identity::on_disks(&config.state).into_iter().min());
     // An executor that keeps no files under the state directory is asked what its cards say.
@@ -178,6 +183,7 @@ pub async fn build(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -
         live: Live::default(),
         keyed: Keyed::default(),
         metrics: Metrics::default(),
+        lines: Throttle::default(),
         counts,
         milestones: parts.milestones,
         meter: parts.meter,
@@ -193,7 +199,7 @@ pub async fn build(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -
     });
     tracing::info!(node = %node.config.node_id, ledger = %node.ledger_id, boot = %node.boot, "node starts");
     let left = match &found {
-        Some(found) => reconcile::boot(&node, found, fresh).await?,
+        Some(found) => reconcile::boot(&node, found).await?,
         None => reconcile::Leftovers::default(),
     };
     Ok(Built { node, left, early })

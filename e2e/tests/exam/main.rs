@@ -1,14 +1,18 @@
 //! The exam: every promise of the fleet, kept by real binaries over real sockets. One test is one promise.
 #![expect(clippy::disallowed_methods, reason = "a black-box test has its own tasks and measures real time")]
 
+mod adopt;
 mod behind_the_back;
 mod conflicts;
+mod crowd;
 mod cut_wire;
 mod disk_full;
 mod exec;
+mod exec_keys;
 mod files;
 mod gateway_crash;
 mod held_create;
+mod held_matrix;
 mod instruments;
 mod lifecycle;
 mod lists;

@@ -30,6 +30,8 @@ use super::{Capabilities, Card, Error, Executor, Found, Result, Stats, Vitality}
 mod bundle;
 /// Cgroups: limits, freezer, census, measures.
 mod cgroup;
+/// Disks of one node on their way to another.
+pub(crate) mod carry;
 /// Making a disk, and removing it.
 mod create;
 /// Reaching a port inside.

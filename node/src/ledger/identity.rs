@@ -67,6 +67,14 @@ pub async fn keep(ledger: &Ledger, state: &Utf8Path, id: LedgerId) -> Result<(),
     Ok(())
 }
 
+/// What `node.json` in a state directory says, if there is one.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn in_file(state: &Utf8Path) -> Result<Option<LedgerId>, Error> {
+    read(&state.join(FILE))
+}
+
 fn read(path: &Utf8PathBuf) -> Result<Option<LedgerId>, Error> {
     match fs_err::read(path) {
         Ok(text) => serde_json::from_slice::<Identity>(&text)

@@ -41,5 +41,6 @@ pub(super) fn all() -> Migrations<'static> {
         ",
         ),
         M::up(super::execs::TABLE),
+        M::up(super::adoptions::TABLE),
     ])
 }

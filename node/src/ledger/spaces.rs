@@ -133,6 +133,22 @@ impl Ledger {
         .await
     }
 
+    /// Gives a space another name, and the state it has under it.
+    ///
+    /// # Errors
+    /// When the name is taken, or the ledger cannot be written.
+    pub async fn rename(&self, id: SpaceId, name: &SpaceName, state: &State) -> Result<(), Error> {
+        let (name, state) = (name.clone(), state.clone());
+        self.write(Write::Hard, move |c| {
+            c.execute(
+                "update spaces set name = ?2, state = ?3, broken = ?4, intent = null where id = ?1",
+                params![id.to_string(), name.as_str(), state.word().as_str(), broken(&state)?],
+            )
+            .map(drop)
+        })
+        .await
+    }
+
     /// Removes the row of a space.
     ///
     /// # Errors
@@ -140,6 +156,7 @@ impl Ledger {
     pub async fn forget(&self, id: SpaceId) -> Result<(), Error> {
         self.write(Write::Hard, move |c| {
             c.execute("delete from execs where space_id = ?1", params![id.to_string()])?;
+            c.execute("delete from adoptions where space_id = ?1", params![id.to_string()])?;
             c.execute("delete from spaces where id = ?1", params![id.to_string()]).map(drop)
         })
         .await
@@ -206,7 +223,8 @@ fn sure(was: &State, is: &State) -> Write {
     }
 }
 
-fn insert(c: &Connection, space: &Space, intent: Option<Effect>) -> Result<(), rusqlite::Error> {
+/// Writes the row of a new space.
+pub(super) fn insert(c: &Connection, space: &Space, intent: Option<Effect>) -> Result<(), rusqlite::Error> {
     let text = format!(
         "insert into spaces ({COLUMNS}, intent) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)"
     );

@@ -3,6 +3,8 @@
 /// A node under test.
 mod harness;
 
+/// Spaces of a dead node.
+mod adopt;
 /// Bad inputs of every verb.
 mod door;
 /// Commands that run once per key.
