@@ -26,12 +26,20 @@ pub(crate) fn json(value: &serde_json::Value) -> Outcome<()> {
 
 /// Writes bytes to standard output as they are.
 pub(crate) fn bytes(bytes: &[u8]) -> Outcome<()> {
+    write(bytes).map(drop)
+}
+
+/// Writes a part of a longer text. Answers whether anybody still reads.
+pub(crate) fn page(text: &str) -> Outcome<bool> {
+    write(text.as_bytes())
+}
+
+fn write(bytes: &[u8]) -> Outcome<bool> {
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(format!("standard output cannot be written: {error}")))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::new(format!("standard output cannot be written: {error}"))),
     }
 }
 

@@ -2,7 +2,7 @@
 //! and which calls into the runtime have not come back.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -32,8 +32,6 @@ struct Call {
 struct Entry {
     last_active_at: Option<Timestamp>,
     last_verb: Option<&'static str>,
-    /// Whether `last_active_at` is newer than the ledger's.
-    unwritten: bool,
     /// The same on the clock that decisions are made by.
     last_used: Option<Instant>,
     /// How long after that the next step down is due; `None` = never.
@@ -47,11 +45,10 @@ struct Entry {
 }
 
 impl Entry {
-    fn is_due(&self, now: Instant) -> bool {
-        let idle = |after| self.last_used.is_some_and(|at| now.saturating_duration_since(at) >= after);
-        self.running.is_empty()
-            && self.sleeps_after.is_some_and(idle)
-            && self.not_before.is_none_or(|at| at <= now)
+    /// When the next step down is due, if nothing happens before; `None` = not by itself.
+    fn due_at(&self) -> Option<Instant> {
+        let idle = self.last_used?.checked_add(self.sleeps_after?)?;
+        self.running.is_empty().then(|| self.not_before.map_or(idle, |at| at.max(idle)))
     }
 }
 
@@ -71,7 +68,30 @@ pub struct Seen {
 #[derive(Debug, Default)]
 struct Table {
     entries: BTreeMap<SpaceId, Entry>,
+    /// Every space that takes a step down by itself, by when: a look costs no more than what is due.
+    due: BTreeSet<(Instant, SpaceId)>,
+    /// What is newer than the ledger's.
+    unwritten: BTreeMap<SpaceId, Timestamp>,
     next: u64,
+}
+
+impl Table {
+    fn change(&mut self, id: SpaceId, edit: impl FnOnce(&mut Entry)) {
+        let entry = self.entries.entry(id).or_default();
+        let was = entry.due_at();
+        edit(entry);
+        let is = entry.due_at();
+        if was != is {
+            was.map(|at| self.due.remove(&(at, id)));
+            is.map(|at| self.due.insert((at, id)));
+        }
+    }
+
+    fn change_known(&mut self, id: SpaceId, edit: impl FnOnce(&mut Entry)) {
+        if self.entries.contains_key(&id) {
+            self.change(id, edit);
+        }
+    }
 }
 
 /// The table. Clones share it.
@@ -86,46 +106,46 @@ impl Live {
     /// A verb used the space, which is active and sleeps after so long.
     pub fn touch(&self, id: SpaceId, verb: &'static str, now: Timestamp, sleeps_after: Option<Duration>) {
         let mut table = self.table();
-        let entry = table.entries.entry(id).or_default();
-        entry.last_used = Some(Instant::now());
-        entry.sleeps_after = sleeps_after;
-        entry.not_before = None;
-        entry.last_active_at = Some(entry.last_active_at.map_or(now, |at| at.max(now)));
-        entry.last_verb = Some(verb);
-        entry.unwritten = true;
+        let mut last = now;
+        table.change(id, |entry| {
+            last = entry.last_active_at.map_or(now, |at| at.max(now));
+            entry.last_used = Some(Instant::now());
+            entry.sleeps_after = sleeps_after;
+            entry.not_before = None;
+            entry.last_active_at = Some(last);
+            entry.last_verb = Some(verb);
+        });
+        table.unwritten.insert(id, last);
     }
 
     /// The space changed: from now on it takes its next step down after so long. `idle` is how long nobody used it, as
     /// far as the ledger knows.
     pub fn watch(&self, id: SpaceId, sleeps_after: Option<Duration>, idle: Duration) {
         let now = Instant::now();
-        let mut table = self.table();
-        let entry = table.entries.entry(id).or_default();
-        entry.sleeps_after = sleeps_after;
-        entry.last_used.get_or_insert_with(|| now.checked_sub(idle).unwrap_or(now));
+        self.table().change(id, |entry| {
+            entry.sleeps_after = sleeps_after;
+            entry.last_used.get_or_insert_with(|| now.checked_sub(idle).unwrap_or(now));
+        });
     }
 
     /// The space was woken: its time to sleep counts from now.
     pub fn renew(&self, id: SpaceId) {
-        self.table().entries.entry(id).or_default().last_used = Some(Instant::now());
+        self.table().change(id, |entry| entry.last_used = Some(Instant::now()));
     }
 
-    /// Spaces that are to take a step down now.
+    /// Spaces that are to take a step down now, the longest due first.
     pub fn due(&self, now: Instant) -> Vec<SpaceId> {
-        let table = self.table();
-        table.entries.iter().filter(|(_, entry)| entry.is_due(now)).map(|(id, _)| *id).collect()
+        self.table().due.iter().take_while(|(at, _)| *at <= now).map(|(_, id)| *id).collect()
     }
 
     /// Whether one space is to take a step down now.
     pub fn is_due(&self, id: SpaceId, now: Instant) -> bool {
-        self.table().entries.get(&id).is_some_and(|entry| entry.is_due(now))
+        self.table().entries.get(&id).and_then(Entry::due_at).is_some_and(|at| at <= now)
     }
 
     /// A step down failed: it is tried again at `then`, unless the space is used before.
     pub fn postpone(&self, id: SpaceId, then: Instant) {
-        if let Some(entry) = self.table().entries.get_mut(&id) {
-            entry.not_before = Some(then);
-        }
+        self.table().change_known(id, |entry| entry.not_before = Some(then));
     }
 
     /// What is known now.
@@ -146,7 +166,7 @@ impl Live {
         let mut table = self.table();
         let number = table.next;
         table.next += 1;
-        table.entries.entry(id).or_default().running.insert(number, Running { what, since });
+        table.change(id, |entry| drop(entry.running.insert(number, Running { what, since })));
         RunGuard { live: self.clone(), id, number }
     }
 
@@ -167,21 +187,23 @@ impl Live {
         Some((call.what, call.since.elapsed()))
     }
 
-    /// Activity that the ledger does not have yet; it is taken as written.
-    pub fn take_unwritten(&self) -> Vec<(SpaceId, Timestamp)> {
-        let mut table = self.table();
-        let mut out = Vec::new();
-        for (id, entry) in &mut table.entries {
-            if let (true, Some(at)) = (std::mem::take(&mut entry.unwritten), entry.last_active_at) {
-                out.push((*id, at));
-            }
-        }
-        out
+    /// Activity that the ledger does not have yet.
+    pub fn unwritten(&self) -> BTreeMap<SpaceId, Timestamp> {
+        self.table().unwritten.clone()
     }
 
-    /// The space is gone.
+    /// The ledger has this activity now.
+    pub fn written(&self, used: &BTreeMap<SpaceId, Timestamp>) {
+        self.table().unwritten.retain(|id, at| used.get(id).is_none_or(|written| written < at));
+    }
+
+    /// The space is gone, or sleeps so deep that nothing of it is kept.
     pub fn forget(&self, id: SpaceId) {
-        self.table().entries.remove(&id);
+        let mut table = self.table();
+        table.unwritten.remove(&id);
+        if let Some(at) = table.entries.remove(&id).and_then(|entry| entry.due_at()) {
+            table.due.remove(&(at, id));
+        }
     }
 }
 
@@ -206,9 +228,7 @@ impl RunGuard {
 
 impl Drop for RunGuard {
     fn drop(&mut self) {
-        if let Some(entry) = self.live.table().entries.get_mut(&self.id) {
-            entry.running.remove(&self.number);
-        }
+        self.live.table().change_known(self.id, |entry| drop(entry.running.remove(&self.number)));
     }
 }
 
@@ -287,8 +307,13 @@ mod tests {
         live.touch(id, "execCommand", at(9), None);
         live.touch(id, "readFile", at(7), None);
         assert_eq!(live.seen(id).last_active_at, Some(at(9)));
-        assert_eq!(live.take_unwritten(), [(id, at(9))]);
-        assert_eq!(live.take_unwritten(), []);
+        let used = live.unwritten();
+        assert_eq!(used, BTreeMap::from([(id, at(9))]), "until it is written");
+        live.touch(id, "readFile", at(10), None);
+        live.written(&used);
+        assert_eq!(live.unwritten(), BTreeMap::from([(id, at(10))]), "what came since is not");
+        live.written(&live.unwritten());
+        assert_eq!(live.unwritten(), BTreeMap::new());
         let guard = live.run(id, "exec".to_owned(), at(9));
         guard.rename("exec make (pid 41)".to_owned());
         assert_eq!(live.seen(id).running.map(|r| r.what).as_deref(), Some("exec make (pid 41)"));

@@ -13,16 +13,20 @@ pub(crate) enum Tone {
     Red,
 }
 
-/// Rows under headings.
+/// Rows under headings. A long table is shown in parts, under one heading.
 pub(crate) struct Table {
     heads: Vec<&'static str>,
     rows: Vec<Vec<(String, Tone)>>,
+    /// Of the columns so far; they only grow.
+    widths: Vec<usize>,
+    headed: bool,
 }
 
 impl Table {
     /// An empty table.
     pub(crate) fn new(heads: &[&'static str]) -> Self {
-        Self { heads: heads.to_vec(), rows: Vec::new() }
+        let widths = heads.iter().map(|head| head.chars().count()).collect();
+        Self { heads: heads.to_vec(), rows: Vec::new(), widths, headed: false }
     }
 
     /// Adds a row. An empty cell is shown as a dash.
@@ -31,46 +35,44 @@ impl Table {
     }
 
     /// For a person: aligned, headings first.
-    pub(crate) fn aligned(&self) -> String {
-        let texts: Vec<Vec<String>> = self
-            .rows
-            .iter()
-            .map(|row| {
-                row.iter()
-                    .map(|(text, _)| if text.is_empty() { "–".to_owned() } else { plain(text) })
-                    .collect()
-            })
+    fn aligned(&mut self) -> String {
+        let shown = |text: &str| if text.is_empty() { "–".to_owned() } else { plain(text) };
+        let rows = std::mem::take(&mut self.rows);
+        let rows: Vec<Vec<(String, Tone)>> = rows
+            .into_iter()
+            .map(|row| row.into_iter().map(|(text, tone)| (shown(&text), tone)).collect())
             .collect();
-        let width = |column: usize| {
-            let cells = texts.iter().filter_map(|row| row.get(column)).map(|text| text.chars().count());
-            cells.chain([self.heads[column].chars().count()]).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..self.heads.len()).map(width).collect();
+        for row in &rows {
+            for (width, (text, _)) in self.widths.iter_mut().zip(row) {
+                *width = (*width).max(text.chars().count());
+            }
+        }
+        let heads = self.heads.iter().map(|head| ((*head).to_owned(), Tone::Plain)).collect();
+        let heads = (!std::mem::replace(&mut self.headed, true)).then_some(heads);
         let mut out = String::new();
-        let mut line = |cells: Vec<(&str, Tone)>| {
+        for cells in heads.into_iter().chain(rows) {
             let last = cells.len().saturating_sub(1);
-            let mut text = String::new();
+            let mut line = String::new();
             for (column, (cell, tone)) in cells.into_iter().enumerate() {
-                text.push_str(&paint(cell, tone));
+                line.push_str(&paint(&cell, tone));
                 if column < last {
-                    text.push_str(&" ".repeat(widths[column] - cell.chars().count() + 2));
+                    line.push_str(&" ".repeat(self.widths[column] - cell.chars().count() + 2));
                 }
             }
-            out.push_str(text.trim_end());
+            out.push_str(line.trim_end());
             out.push('\n');
-        };
-        line(self.heads.iter().map(|head| (*head, Tone::Plain)).collect());
-        for (row, texts) in self.rows.iter().zip(&texts) {
-            line(row.iter().zip(texts).map(|((_, tone), text)| (text.as_str(), *tone)).collect());
         }
         out
     }
 
     /// For a program: one tab between cells, headings first, `-` for an empty cell.
-    pub(crate) fn tabbed(&self) -> String {
-        let mut out = self.heads.join("\t");
-        out.push('\n');
-        for row in &self.rows {
+    fn tabbed(&mut self) -> String {
+        let mut out = String::new();
+        if !std::mem::replace(&mut self.headed, true) {
+            out.push_str(&self.heads.join("\t"));
+            out.push('\n');
+        }
+        for row in std::mem::take(&mut self.rows) {
             let cells: Vec<String> = row
                 .iter()
                 .map(|(text, _)| if text.is_empty() { "-".to_owned() } else { plain(text) })
@@ -81,8 +83,8 @@ impl Table {
         out
     }
 
-    /// For whoever reads standard output.
-    pub(crate) fn text(&self) -> String {
+    /// For whoever reads standard output: the rows since the last time.
+    pub(crate) fn text(&mut self) -> String {
         if super::on_terminal() { self.aligned() } else { self.tabbed() }
     }
 }
@@ -102,21 +104,31 @@ mod tests {
 
     #[test]
     fn columns_line_up_and_cells_cannot_break_out() {
-        let mut table = Table::new(&["NAME", "STATE", "WHY"]);
-        table.row(vec![
-            ("shop".into(), Tone::Plain),
-            ("active".into(), Tone::Green),
-            ("".into(), Tone::Plain),
-        ]);
-        table.row(vec![
-            ("ü".into(), Tone::Plain),
-            ("frozen".into(), Tone::Plain),
-            ("a\x1b[31m\tb".into(), Tone::Plain),
-        ]);
+        let table = || {
+            let mut table = Table::new(&["NAME", "STATE", "WHY"]);
+            table.row(vec![
+                ("shop".into(), Tone::Plain),
+                ("active".into(), Tone::Green),
+                ("".into(), Tone::Plain),
+            ]);
+            table.row(vec![
+                ("ü".into(), Tone::Plain),
+                ("frozen".into(), Tone::Plain),
+                ("a\x1b[31m\tb".into(), Tone::Plain),
+            ]);
+            table
+        };
         assert_eq!(
-            table.aligned(),
+            table().aligned(),
             "NAME  STATE   WHY\nshop  \x1b[32mactive\x1b[0m  –\nü     frozen  a\u{fffd}[31m\u{fffd}b\n"
         );
-        assert_eq!(table.tabbed(), "NAME\tSTATE\tWHY\nshop\tactive\t-\nü\tfrozen\ta\u{fffd}[31m\u{fffd}b\n");
+        assert_eq!(
+            table().tabbed(),
+            "NAME\tSTATE\tWHY\nshop\tactive\t-\nü\tfrozen\ta\u{fffd}[31m\u{fffd}b\n"
+        );
+        let mut parts = table();
+        parts.aligned();
+        parts.row(vec![("a".into(), Tone::Plain), ("b".into(), Tone::Plain), ("c".into(), Tone::Plain)]);
+        assert_eq!(parts.aligned(), "a     b       c\n", "a later part goes on under the same heading");
     }
 }

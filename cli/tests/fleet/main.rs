@@ -16,7 +16,7 @@ fn one_directory_is_all_a_command_needs() {
 
     let list = fleet.ok(&["space", "ls", "--meta", "team=web"]);
     let mut lines = list.lines();
-    assert_eq!(lines.next(), Some("NAME\tSTATE\tNODE\tAWAKE BECAUSE\tSLEEPS IN\tLAST USED"));
+    assert_eq!(lines.next(), Some("NAME\tSTATE\tNODE\tAWAKE BECAUSE\tNEXT STEP\tLAST USED"));
     assert!(lines.next().is_some_and(|line| line.starts_with("hello\tactive\tnode-")), "{list}");
     let shown: serde_json::Value = serde_json::from_str(&fleet.ok(&["--json", "space", "show", "hello"]))
         .expect("JSON as the fleet sent it");

@@ -15,8 +15,8 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Largest page of a list: 1,000 spaces with all the metadata they may have.
-pub(crate) const LIST_BYTES_MAX: usize = 320 << 20;
+/// Largest page of a list: all the metadata of a page, each byte of it written as six, and 1,000 spaces around it.
+pub(crate) const LIST_BYTES_MAX: usize = 64 << 20;
 /// Most of a strange answer that is quoted.
 const QUOTE_CHARACTERS: usize = 200;
 

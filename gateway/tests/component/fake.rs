@@ -20,7 +20,7 @@ use drowse_shared::{
             Build, BundleVersion, CheckIn, CheckedIn, Disk, Intent, Lookup, LookupAnswer, Reading, Roster,
             WIRE_VERSION,
         },
-        spaces::ListSpaces,
+        spaces::{Key, ListSpaces, Order, Place},
     },
     id::{BootId, FleetId, LedgerId, SpaceId, Ticket},
     name::SpaceRef,
@@ -185,8 +185,7 @@ impl Fake {
 
     /// The same, with the roster it keeps.
     pub(crate) fn says_all(&self) -> CheckIn {
-        let roster_copy = self.roster.lock().unwrap().clone();
-        CheckIn { roster_copy, ..self.says() }
+        CheckIn { roster_copy: self.roster.lock().unwrap().clone(), ..self.says() }
     }
 
     pub(crate) fn hears(&self, answer: &CheckedIn) {
@@ -255,10 +254,13 @@ async fn report(State(node): State<Arc<Fake>>, Json(ask): Json<Value>) -> Json<C
 
 async fn list(State(node): State<Arc<Fake>>, Json(ask): Json<ListSpaces>) -> Json<Value> {
     let spaces = node.spaces.lock().unwrap().clone();
-    let after = ask.cursor.map(|cursor| cursor.name().to_string()).unwrap_or_default();
+    let after = ask.cursor.map(|cursor| cursor.place().key.to_string()).unwrap_or_default();
     let limit = ask.limit.unwrap_or(100) as usize;
     let page: Vec<_> = spaces.iter().filter(|(name, _)| **name > after).collect();
-    let cursor = (page.len() > limit).then(|| Cursor::after(page[limit - 1].0.parse().unwrap()));
+    let cursor = (page.len() > limit).then(|| {
+        let (name, id) = page[limit - 1];
+        Cursor::after(Order::Asc, Place { key: Key::Name(name.parse().unwrap()), id: *id })
+    });
     let spaces: Vec<Value> = page.iter().take(limit).map(|(name, id)| node.space(name, **id)).collect();
     Json(json!({ "spaces": spaces, "nextCursor": cursor, "silent": [] }))
 }

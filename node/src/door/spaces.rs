@@ -59,7 +59,7 @@ pub(super) async fn get(
 
 /// From the ledger alone: one wedged space never holds up a list.
 pub(super) async fn list(State(node): State<Arc<Node>>, Json(wish): Json<ListSpaces>) -> Answer<SpaceList> {
-    let (rows, next_cursor) = node.ledger.list(&wish).await.map_err(error::ledger)?;
+    let (rows, next_cursor) = node.ledger.list(&wish, node.live.unwritten()).await.map_err(error::ledger)?;
     let spaces = rows.into_iter().map(|row| node.shown(row)).collect();
     Ok(axum::Json(SpaceList { spaces, next_cursor, silent: Vec::new() }))
 }

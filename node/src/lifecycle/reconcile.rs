@@ -236,7 +236,11 @@ pub async fn suspend(node: &Arc<Node>) {
 
 /// Writes down when spaces were last used.
 pub async fn write_activity(node: &Node) {
-    if let Err(error) = node.ledger.set_activity(node.live.take_unwritten()).await {
-        tracing::warn!(error = %chain(&error), "when spaces were last used could not be written");
+    let used = node.live.unwritten();
+    match node.ledger.set_activity(used.clone().into_iter().collect()).await {
+        Ok(()) => node.live.written(&used),
+        Err(error) => {
+            tracing::warn!(error = %chain(&error), "when spaces were last used could not be written");
+        }
     }
 }

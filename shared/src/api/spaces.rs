@@ -1,30 +1,30 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use garde::Validate;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::cursor::Cursor;
 use crate::{
     id::{Epoch, NodeId, SpaceId},
     name::{SpaceName, SpaceRef},
 };
 
+/// Asking for spaces page by page.
+mod list;
 /// When a space sleeps.
 mod policy;
+/// What a list is in order of.
+mod sort;
 /// What a space may use.
 mod spec;
 
+pub use list::{ListSpaces, PAGE_DEFAULT, PAGE_MAX, PAGE_METADATA_BYTES_MAX, SpaceList};
 pub use policy::{Policy, PolicyPatch};
+pub use sort::{Key, Order, Place, Sort};
 pub use spec::{Spec, SpecPatch};
 
 /// Longest wait for a wake, in seconds, and the default of `waitSeconds`.
 pub const WAIT_SECONDS: u64 = 30;
-/// Most spaces in one page of a list.
-pub const PAGE_MAX: u32 = 1000;
-/// Spaces in one page when the caller does not say.
-pub const PAGE_DEFAULT: u32 = 100;
-
 /// What a space is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -107,6 +107,11 @@ pub type Metadata = BTreeMap<String, String>;
 
 /// Most entries in a space's metadata.
 pub const METADATA_ENTRIES_MAX: usize = 64;
+
+/// Bytes of the keys and values.
+pub fn metadata_bytes(metadata: &Metadata) -> usize {
+    metadata.iter().map(|(key, value)| key.len() + value.len()).sum()
+}
 
 fn metadata_fits(metadata: &Metadata, _: &()) -> garde::Result {
     if metadata.len() > METADATA_ENTRIES_MAX {
@@ -234,6 +239,13 @@ pub struct AcquireSpace {
     pub wait_seconds: Option<u64>,
 }
 
+impl AcquireSpace {
+    /// How long its answer may wait for the space.
+    pub fn patience(&self) -> Duration {
+        Duration::from_secs(self.wait_seconds.unwrap_or(WAIT_SECONDS))
+    }
+}
+
 /// What `acquireSpace` answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -315,46 +327,6 @@ pub struct UpdateMetadata {
 pub struct Destroyed {
     /// Whether there was something to destroy.
     pub destroyed: bool,
-}
-
-/// `listSpaces`. Filters are joined by "and"; pages are in byte order of the name.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, Validate)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[garde(allow_unvalidated)]
-pub struct ListSpaces {
-    /// Only spaces in one of these states.
-    #[garde(inner(length(max = State::ALL.len())))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub states: Option<Vec<State>>,
-    /// Only spaces whose metadata holds all of these.
-    #[garde(custom(optional_metadata_fits))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub metadata: Option<Metadata>,
-    /// Only spaces whose name begins so.
-    #[garde(inner(length(chars, max = 128)))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub name_prefix: Option<String>,
-    /// Most spaces in the answer.
-    #[garde(inner(range(min = 1, max = PAGE_MAX)))]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<u32>,
-    /// `nextCursor` of the page before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cursor: Option<Cursor>,
-}
-
-/// What `listSpaces` answers.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SpaceList {
-    /// One page, in byte order of the name, then of the id.
-    pub spaces: Vec<Space>,
-    /// Absent on the last page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next_cursor: Option<Cursor>,
-    /// Nodes that did not answer; their spaces are missing here, not gone.
-    #[serde(default)]
-    pub silent: Vec<super::nodes::Silent>,
 }
 
 #[cfg(test)]
