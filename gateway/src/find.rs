@@ -4,12 +4,17 @@
 mod ask;
 /// Hints: which node was last seen to hold a space.
 pub(crate) mod cache;
+/// Who may ask the nodes.
+pub(crate) mod share;
 /// What the answers of a round mean.
 pub(crate) mod verdict;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -23,7 +28,7 @@ use futures_util::{
     FutureExt as _,
     future::{BoxFuture, Shared},
 };
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::time::Instant;
 
 use crate::{
     fleet::{Fleet, Peer},
@@ -31,10 +36,17 @@ use crate::{
     metrics::Metrics,
 };
 use cache::{Cache, Hit};
+use share::Share;
 use verdict::{Answer, Said, Verdict};
 
-/// Most lookups on the wire at once.
-const LOOKUPS_MAX: usize = 2048;
+pub(crate) use share::Busy;
+
+/// Most questions out about names that were never seen, and most that wait.
+const STRANGERS: (usize, usize) = (2048, 1024);
+/// The same about spaces that were.
+const KNOWN: (usize, usize) = (1024, 4096);
+/// How many nodes a confirmation, which asks one, counts as: so many of them may ask one node at once.
+const CONFIRMATION: usize = 4;
 /// Most names remembered for having had two holders.
 const SUSPECTS_MAX: usize = 1024;
 /// Largest answer to a lookup.
@@ -64,7 +76,7 @@ impl Default for Limits {
     }
 }
 
-type Flight = Shared<BoxFuture<'static, Arc<Vec<Said>>>>;
+type Flight = Shared<BoxFuture<'static, Result<Arc<Vec<Said>>, Busy>>>;
 
 /// Finds spaces.
 pub(crate) struct Finder {
@@ -76,9 +88,42 @@ pub(crate) struct Finder {
     cache: Mutex<Cache>,
     /// Reads of one name that are on the way; whoever reads it meanwhile waits for the same answers.
     flights: Mutex<BTreeMap<SpaceRef, Flight>>,
+    readers: AtomicUsize,
     /// Names a second node said yes to after a decision. Their next round waits for every answer.
     suspects: Mutex<BTreeMap<SpaceRef, Instant>>,
-    lookups: Semaphore,
+    strangers: Share,
+    known: Share,
+}
+
+/// Counts who waits for a read, however the wait ends.
+struct Reading<'a>(&'a AtomicUsize);
+
+impl<'a> Reading<'a> {
+    fn begin(readers: &'a AtomicUsize) -> Self {
+        readers.fetch_add(1, Ordering::Relaxed);
+        Self(readers)
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How much of what is bounded is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    /// Spaces whose node is remembered, or was.
+    pub(crate) cache: usize,
+    /// Names being read for, and who waits for that.
+    pub(crate) reads: (usize, usize),
+    /// Names that had two holders.
+    pub(crate) suspects: usize,
+    /// Questions out about names never seen, and rounds that wait.
+    pub(crate) strangers: (usize, usize),
+    /// The same about spaces that were.
+    pub(crate) known: (usize, usize),
 }
 
 impl Finder {
@@ -95,10 +140,12 @@ impl Finder {
             peers,
             metrics,
             limits,
-            cache: Mutex::new(Cache::new(limits.cache_entries, limits.cache_age)),
+            cache: Mutex::new(Cache::new(limits.cache_entries, limits.cache_age, env.random_u64())),
             flights: Mutex::default(),
+            readers: AtomicUsize::new(0),
             suspects: Mutex::default(),
-            lookups: Semaphore::new(LOOKUPS_MAX),
+            strangers: Share::new(STRANGERS.0, STRANGERS.1),
+            known: Share::new(KNOWN.0, KNOWN.1),
         })
     }
 
@@ -112,6 +159,22 @@ impl Finder {
 
     fn suspects(&self) -> MutexGuard<'_, BTreeMap<SpaceRef, Instant>> {
         self.suspects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is in use now.
+    pub(crate) fn sizes(&self) -> Sizes {
+        Sizes {
+            cache: self.cache().len(),
+            reads: (self.flights().len(), self.readers.load(Ordering::Relaxed)),
+            suspects: self.suspects().len(),
+            strangers: (self.strangers.out(), self.strangers.waiting()),
+            known: (self.known.out(), self.known.waiting()),
+        }
+    }
+
+    /// The share that questions about this space are of.
+    fn share(&self, space: &SpaceRef) -> &Share {
+        if self.cache().knows(space) { &self.known } else { &self.strangers }
     }
 
     /// Where the space was last seen, if its node is still of the fleet.
@@ -130,13 +193,12 @@ impl Finder {
 
     /// Remembers a node's own answer.
     pub(crate) fn learn(&self, peer: &Peer, held: &Held) {
-        let hit = Hit { ledger: peer.ledger, id: held.id, name: held.name.clone(), epoch: held.epoch };
-        self.cache().put(hit, Instant::now());
+        self.cache().put(Hit::of(peer, held), Instant::now());
     }
 
-    /// Forgets a hint that proved wrong.
-    pub(crate) fn forget(&self, space: &SpaceRef) {
-        self.cache().forget(space);
+    /// A hint proved wrong: it is not used again.
+    pub(crate) fn doubt(&self, space: &SpaceRef) {
+        self.cache().doubt(space);
     }
 
     /// Forgets a space that is gone.
@@ -150,16 +212,16 @@ impl Finder {
     }
 
     /// Asks every node, to read or use the space. Callers of one name share a round.
-    pub(crate) async fn find(self: &Arc<Self>, space: &SpaceRef) -> Verdict {
+    pub(crate) async fn find(self: &Arc<Self>, space: &SpaceRef) -> Result<Verdict, Busy> {
+        let _reading = Reading::begin(&self.readers);
         let (flight, joined) = self.board(space);
-        let said = flight.await;
-        let verdict = verdict::verdict(&said);
+        let verdict = verdict::verdict(&flight.await?);
         // A round that began before this caller came may have asked a node just before the space was built there.
         if joined && !matches!(verdict, Verdict::Holder { .. }) {
             let (flight, _) = self.board(space);
-            return verdict::verdict(&flight.await);
+            return Ok(verdict::verdict(&flight.await?));
         }
-        verdict
+        Ok(verdict)
     }
 
     fn board(self: &Arc<Self>, space: &SpaceRef) -> (Flight, bool) {
@@ -171,7 +233,7 @@ impl Finder {
         let flight = async move {
             let said = finder.round(&about, Intent::Read, false).await;
             finder.flights().remove(&about);
-            Arc::new(said)
+            said.map(Arc::new)
         };
         // The flight is flown by a task: the caller that began it may leave.
         let task = {
@@ -181,7 +243,7 @@ impl Finder {
                 said.unwrap_or_else(|| {
                     // Nobody is known to have said anything, which is not "no".
                     finder.flights().remove(&about);
-                    Arc::new(finder.silence())
+                    Ok(Arc::new(finder.silence()))
                 })
             }
         };
@@ -200,65 +262,59 @@ impl Finder {
     ///
     /// Another gateway may be asking for the same name: each could get the newest ticket of the node it has in mind.
     /// So all are asked again once all have said no; of two gateways at most one then finds all its tickets the newest.
-    pub(crate) async fn find_to_create(self: &Arc<Self>, space: &SpaceRef) -> Verdict {
-        let said = self.round(space, Intent::Create, false).await;
+    pub(crate) async fn find_to_create(self: &Arc<Self>, space: &SpaceRef) -> Result<Verdict, Busy> {
+        let said = self.round(space, Intent::Create, false).await?;
         let first = verdict::verdict(&said);
         if !matches!(first, Verdict::Nobody { .. }) {
-            return first;
+            return Ok(first);
         }
+        // What is half done goes before what has not begun.
+        let _turn = self.known.turn(said.len()).await?;
+        self.metrics.round(Intent::Create);
         let again = said.iter().map(|said| async move {
             let Answer::No { ticket } = said.answer else { return said.clone() };
             let answer = self.ask_one(&said.peer, space, Intent::Create, ticket).await;
             Said { peer: said.peer.clone(), answer }
         });
         let again = futures_util::future::join_all(again).await;
-        if verdict::is_contested(&said, &again) { Verdict::Contested } else { verdict::verdict(&again) }
+        Ok(if verdict::is_contested(&said, &again) { Verdict::Contested } else { verdict::verdict(&again) })
     }
 
     /// Asks every node and waits for every answer.
-    pub(crate) async fn ask_all(self: &Arc<Self>, space: &SpaceRef, intent: Intent) -> Vec<Said> {
+    pub(crate) async fn ask_all(
+        self: &Arc<Self>,
+        space: &SpaceRef,
+        intent: Intent,
+    ) -> Result<Vec<Said>, Busy> {
         self.round(space, intent, true).await
     }
 
     /// Asks one node, as a hint about it is not enough to begin a large upload.
-    pub(crate) async fn confirm(&self, peer: &Peer, space: &SpaceRef) -> Answer {
+    pub(crate) async fn confirm(&self, peer: &Peer, space: &SpaceRef) -> Result<Answer, Busy> {
+        let _turn = self.known.turn(CONFIRMATION).await?;
         let answer = self.ask_one(peer, space, Intent::Read, None).await;
         match &answer {
             Answer::Yes(held) => self.learn(peer, held),
-            Answer::No { .. } | Answer::Silent(_) => self.forget(space),
+            Answer::No { .. } | Answer::Silent(_) => self.doubt(space),
         }
-        answer
+        Ok(answer)
     }
 
     async fn ask_one(&self, peer: &Peer, space: &SpaceRef, intent: Intent, ticket: Option<Ticket>) -> Answer {
         let lookup = Lookup { space: space.clone(), intent, ticket, ledger_id: Some(peer.ledger) };
-        let asked = tokio::time::timeout(self.limits.deadline, async {
-            let Ok(_permit) = self.lookups.acquire().await else {
-                return Answer::Silent("shutting down".to_owned());
-            };
-            let deadline = self.limits.deadline;
-            let call = self.peers.call::<_, LookupAnswer>(
-                &peer.endpoint,
-                "lookup",
-                &lookup,
-                deadline,
-                LOOKUP_BYTES_MAX,
-            );
-            match call.await {
-                Ok(LookupAnswer::Yes(held)) => Answer::Yes(held),
-                // A "no" counts only from who is known to be the node: before its first check-in anybody could be
-                // answering there.
-                Ok(LookupAnswer::No { .. }) if !self.fleet.has_heard(&peer.ledger) => {
-                    Answer::Silent("it has not checked in since this gateway started".to_owned())
-                }
-                Ok(LookupAnswer::No { ticket }) => Answer::No { ticket },
-                Err(failure) => Answer::Silent(failure.to_string()),
+        let deadline = self.limits.deadline;
+        let call =
+            self.peers.call::<_, LookupAnswer>(&peer.endpoint, "lookup", &lookup, deadline, LOOKUP_BYTES_MAX);
+        let answer = match call.await {
+            Ok(LookupAnswer::Yes(held)) => Answer::Yes(held),
+            // A "no" counts only from who is known to be the node: before its first check-in anybody could be
+            // answering there.
+            Ok(LookupAnswer::No { .. }) if !self.fleet.has_heard(&peer.ledger) => {
+                Answer::Silent("it has not checked in since this gateway started".to_owned())
             }
-        });
-        let answer = asked.await;
-        let answer = answer.unwrap_or_else(|_| {
-            Answer::Silent(format!("no answer within {} ms", self.limits.deadline.as_millis()))
-        });
+            Ok(LookupAnswer::No { ticket }) => Answer::No { ticket },
+            Err(failure) => Answer::Silent(failure.to_string()),
+        };
         self.metrics.lookup(match answer {
             Answer::Yes(_) => "yes",
             Answer::No { .. } => "no",

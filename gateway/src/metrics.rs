@@ -6,7 +6,11 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use drowse_shared::api::nodes::NodeState;
+use drowse_shared::{
+    api::nodes::{Intent, NodeState},
+    seams::Counts,
+    watchdog::Watchdog,
+};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric, text},
@@ -14,12 +18,15 @@ use prometheus_client::{
     registry::Registry,
 };
 
+use tokio::time::Instant;
+
 use crate::fleet::Fleet;
 
 /// What is counted. Ordered maps, so that two runs of one simulation print the same.
 #[derive(Debug, Default)]
 struct Counted {
     requests: BTreeMap<(&'static str, u16), u64>,
+    rounds: BTreeMap<&'static str, u64>,
     lookups: BTreeMap<&'static str, u64>,
     cache: BTreeMap<&'static str, u64>,
     placements: BTreeMap<&'static str, u64>,
@@ -39,6 +46,15 @@ impl Metrics {
         self.with(|counted| *counted.requests.entry((verb, status)).or_default() += 1);
     }
 
+    /// Every node is asked for a space.
+    pub(crate) fn round(&self, intent: Intent) {
+        let intent = match intent {
+            Intent::Read => "read",
+            Intent::Create => "create",
+        };
+        self.with(|counted| *counted.rounds.entry(intent).or_default() += 1);
+    }
+
     /// A node answered a lookup, or did not.
     pub(crate) fn lookup(&self, answer: &'static str) {
         self.with(|counted| *counted.lookups.entry(answer).or_default() += 1);
@@ -55,9 +71,21 @@ impl Metrics {
     }
 
     /// Everything, as Prometheus reads it.
-    pub(crate) fn text(self: &Arc<Self>, fleet: &Arc<Fleet>) -> Result<String, fmt::Error> {
+    pub(crate) fn text(
+        self: &Arc<Self>,
+        fleet: &Arc<Fleet>,
+        watchdog: &Watchdog,
+        tables: Vec<(&'static str, usize)>,
+        counts: &Counts,
+    ) -> Result<String, fmt::Error> {
         let mut registry = Registry::with_prefix("drowse_gateway");
-        registry.register_collector(Box::new(Shown { metrics: self.clone(), fleet: fleet.clone() }));
+        registry.register_collector(Box::new(Shown {
+            metrics: self.clone(),
+            fleet: fleet.clone(),
+            watchdog: watchdog.clone(),
+            tables,
+            counts: counts.clone(),
+        }));
         let mut out = String::new();
         text::encode(&mut out, &registry)?;
         Ok(out)
@@ -67,6 +95,9 @@ impl Metrics {
 struct Shown {
     metrics: Arc<Metrics>,
     fleet: Arc<Fleet>,
+    watchdog: Watchdog,
+    tables: Vec<(&'static str, usize)>,
+    counts: Counts,
 }
 
 impl fmt::Debug for Shown {
@@ -90,6 +121,7 @@ impl Collector for Shown {
             ConstCounter::new(*count).encode(requests.encode_family(&labels)?)?;
         }
         for (name, help, label, counts) in [
+            ("lookup_rounds", "Times every node was asked for a space, by intent", "intent", &counted.rounds),
             ("lookups", "Lookups sent to nodes, by answer", "answer", &counted.lookups),
             ("cache", "Questions to the cache, by outcome", "outcome", &counted.cache),
             ("placements", "New spaces placed, by outcome", "outcome", &counted.placements),
@@ -97,6 +129,36 @@ impl Collector for Shown {
             let mut family = to.encode_descriptor(name, help, None, MetricType::Counter)?;
             for (value, count) in counts {
                 ConstCounter::new(*count).encode(family.encode_family(&[(label, *value)])?)?;
+            }
+        }
+        let mut tables = to.encode_descriptor(
+            "table_entries",
+            "What is kept in memory or waits, by table; each has a bound",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (table, count) in &self.tables {
+            let count = i64::try_from(*count).unwrap_or(i64::MAX);
+            ConstGauge::new(count).encode(tables.encode_family(&[("table", *table)])?)?;
+        }
+        let stalled = i64::try_from(self.watchdog.stalled(Instant::now()).len()).unwrap_or(i64::MAX);
+        let loops = to.encode_descriptor(
+            "loops_stalled",
+            "Loops of this daemon that make no progress",
+            None,
+            MetricType::Gauge,
+        )?;
+        ConstGauge::new(stalled).encode(loops)?;
+        let tasks: Vec<_> = self.counts.tasks().into_iter().collect();
+        let connections = vec![("accepted", self.counts.accepted()), ("dialled", self.counts.dialled())];
+        for (name, help, counts) in [
+            ("tasks", "Tasks and blocking jobs under way, by name", tasks),
+            ("connections", "Open connections, by who opened them", connections),
+        ] {
+            let mut family = to.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (value, count) in counts {
+                let count = i64::try_from(count).unwrap_or(i64::MAX);
+                ConstGauge::new(count).encode(family.encode_family(&[("name", value)])?)?;
             }
         }
         let mut nodes = to.encode_descriptor("nodes", "Nodes, by state", None, MetricType::Gauge)?;

@@ -4,22 +4,34 @@ use std::{io, sync::Arc};
 
 use drowse_shared::{
     db::{self, Db},
-    http::serve,
+    http::{Limits, serve},
+    id::SpaceId,
     lock::{self, SingleWriter},
     name::SpaceRef,
-    seams::Env,
+    seams::{Counts, Env},
     shutdown::{GRACE, Shutdown},
     slots::{QUEUE_MAX, Slots},
+    throttle::Throttle,
+    watchdog::Watchdog,
 };
 use tokio::sync::oneshot;
 
 use crate::{
-    Config, door,
+    Config,
+    door::{self, acquire::flight::Flights},
     find::Finder,
     fleet::{Fleet, announce},
     forward::{http::Nodes, peer::Peers},
     metrics::Metrics,
 };
+
+/// Most names that are looked for or built at once.
+const CREATES_MAX: usize = 1024;
+/// How many of those who want one space are sent to its node at a time. Well within a node's queue for one space, and what a
+/// pool of connections keeps.
+const CROWD_WIDTH: usize = 64;
+/// Most who wait: for one space that is known, and for all together that are being built.
+const CROWD_MAX: usize = 16_384;
 
 /// Why a gateway cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -94,12 +106,46 @@ pub(crate) struct Gateway {
     pub(crate) finder: Arc<Finder>,
     /// One create or destroy of a name at a time.
     pub(crate) slots: Slots<SpaceRef>,
-    /// Creates that failed a moment ago.
-    pub(crate) failed: door::acquire::failed::Failed,
+    /// Names that are looked for or built, and who waits for them.
+    pub(crate) creates: Arc<Flights>,
+    /// Who wants one space: a few at a time go to its node.
+    pub(crate) crowds: Slots<SpaceId>,
+    /// How many refusals are written down.
+    pub(crate) lines: Throttle,
     /// Counters.
     pub(crate) metrics: Arc<Metrics>,
+    /// What is open.
+    pub(crate) counts: Counts,
+    /// How long clients are waited for.
+    pub(crate) limits: Limits,
+    /// Notices loops that stand still.
+    pub(crate) watchdog: Watchdog,
     /// Whether to go on.
     pub(crate) shutdown: Shutdown,
+}
+
+impl Gateway {
+    /// What is kept in memory or waits, and how much of it.
+    pub(crate) fn tables(&self) -> Vec<(&'static str, usize)> {
+        let find = self.finder.sizes();
+        let (creates, waiters) = self.creates.sizes();
+        vec![
+            ("cache", find.cache),
+            ("reads", find.reads.0),
+            ("reads_waiting", find.reads.1),
+            ("suspects", find.suspects),
+            ("lookups_strangers", find.strangers.0),
+            ("lookups_strangers_waiting", find.strangers.1),
+            ("lookups_known", find.known.0),
+            ("lookups_known_waiting", find.known.1),
+            ("creates", creates),
+            ("creates_waiting", waiters),
+            ("crowds", self.crowds.len()),
+            ("crowds_waiting", self.crowds.waiting()),
+            ("slots", self.slots.len()),
+            ("slots_waiting", self.slots.waiting()),
+        ]
+    }
 }
 
 /// Runs a gateway until `shutdown`.
@@ -108,8 +154,9 @@ pub(crate) struct Gateway {
 /// When it cannot start.
 pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> Result<(), Error> {
     let Parts { db, lock, ready } = parts;
+    let (env, counts) = env.counted();
     let fleet = Arc::new(Fleet::open(&env, db, config.gates, config.new_fleet).await?);
-    let peers = Arc::new(Peers::new(&env, config.token.clone()));
+    let peers = Arc::new(Peers::new(&env, config.limits, config.token.clone()));
     let metrics = Arc::new(Metrics::default());
     let finder = Finder::new(&env, fleet.clone(), peers.clone(), metrics.clone(), config.find);
     let listener = env
@@ -123,18 +170,26 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
         // Nobody may be waiting for it.
         let _ = ready.send(address);
     }
-    env.spawn("announce", announce::run(fleet.clone(), peers.clone(), shutdown.clone()));
+    let watchdog = Watchdog::default();
+    env.spawn("watchdog", watchdog.clone().run(shutdown.clone()));
+    let pulse = watchdog.watch("announce", announce::ROUND);
+    env.spawn("announce", announce::run(fleet.clone(), peers.clone(), shutdown.clone(), pulse));
     let gateway = Arc::new(Gateway {
         env: env.clone(),
         token: config.token,
-        nodes: Nodes { fleet, peers },
+        nodes: Nodes { fleet, peers, answer_timeout: config.answer_timeout },
         finder,
         slots: Slots::new(QUEUE_MAX),
-        failed: door::acquire::failed::Failed::default(),
+        creates: Flights::new(CREATES_MAX, CROWD_MAX),
+        crowds: Slots::wide(CROWD_WIDTH, CROWD_MAX),
+        lines: Throttle::default(),
         metrics,
+        counts,
+        limits: config.limits,
+        watchdog,
         shutdown: shutdown.clone(),
     });
-    serve(env, listener, door::router(gateway), shutdown.clone()).await;
+    serve(env, listener, door::router(gateway), config.limits, shutdown.clone()).await;
     if !shutdown.finish(GRACE).await {
         tracing::warn!(
             grace_seconds = GRACE.as_secs(),

@@ -15,12 +15,14 @@ use drowse_shared::{
     seams::{Counts, Env},
     shutdown::Shutdown,
     slots::{self, Slots},
+    throttle::Throttle,
     watchdog::Watchdog,
 };
 
 use crate::{
-    agent_client::process::Place, config::Config, door::metrics::Metrics, exec::keyed::Keyed, executor::Executor, fleet::Fleet,
-    ledger::Ledger, live::Live, milestone::Milestones, reading::Meter, space::Space, tickets::Tickets,
+    agent_client::process::Place, config::Config, door::metrics::Metrics, exec::keyed::Keyed,
+    executor::Executor, fleet::Fleet, ledger::Ledger, live::Live, milestone::Milestones, reading::Meter,
+    space::Space, tickets::Tickets,
 };
 
 /// The slot of a name, while it is held.
@@ -58,6 +60,8 @@ pub struct Node {
     pub meter: Arc<dyn Meter>,
     /// What `/metrics` shows.
     pub metrics: Metrics,
+    /// How many refusals are written down.
+    pub lines: Throttle,
     /// What is open.
     pub counts: Counts,
     /// Whether it ends.
@@ -82,7 +86,8 @@ impl Node {
 
     /// Where commands of a space run.
     pub fn place(&self, id: SpaceId) -> Place {
-        Place { env: self.env.clone(), executor: self.executor.clone(), id }
+        let patience = self.config.agent_timeout;
+        Place { env: self.env.clone(), executor: self.executor.clone(), id, patience }
     }
 
     /// A space, as answers show it.

@@ -32,6 +32,8 @@ pub mod shutdown;
 pub mod slots;
 /// Logs.
 pub mod telemetry;
+/// Lines that repeat.
+pub mod throttle;
 /// Durations and sizes as people write them in settings.
 pub mod units;
 /// Loops that make no progress.

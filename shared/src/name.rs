@@ -1,6 +1,6 @@
 //! The name of a space: the caller's own key, such as a user or agent id.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -29,10 +29,10 @@ pub enum Error {
     NotNormalised,
 }
 
-/// A space's name. Compared byte for byte.
+/// A space's name. Compared byte for byte. Clones share the text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
-pub struct SpaceName(String);
+pub struct SpaceName(Arc<str>);
 
 impl SpaceName {
     /// The name as text.
@@ -60,7 +60,7 @@ impl FromStr for SpaceName {
         if !unicode_normalization::is_nfc(text) {
             return Err(Error::NotNormalised);
         }
-        Ok(Self(text.to_owned()))
+        Ok(Self(Arc::from(text)))
     }
 }
 

@@ -1,5 +1,5 @@
 //! Keyed slots: what happens under one key happens one after another, first come first served, and different keys
-//! never wait for each other.
+//! never wait for each other. Where a few may go at a time, slots are *wide*.
 //!
 //! Invariant: a slot's entry exists exactly while somebody holds it or waits for it, so the map is as large as the
 //! work in flight.
@@ -36,6 +36,7 @@ type Map<K> = Arc<Mutex<BTreeMap<K, Entry>>>;
 /// Slots by key.
 pub struct Slots<K: Ord + Clone> {
     map: Map<K>,
+    width: usize,
     queue_max: usize,
 }
 
@@ -67,7 +68,28 @@ impl<K: Ord + Clone> Drop for Interest<K> {
 impl<K: Ord + Clone> Slots<K> {
     /// Slots whose queues hold at most `queue_max` waiters each.
     pub fn new(queue_max: usize) -> Self {
-        Self { map: Map::default(), queue_max }
+        Self::wide(1, queue_max)
+    }
+
+    /// Slots that `width` may hold at a time, and whose queues hold at most `queue_max` waiters each.
+    pub fn wide(width: usize, queue_max: usize) -> Self {
+        Self { map: Map::default(), width, queue_max }
+    }
+
+    /// Keys that somebody holds or waits for.
+    pub fn len(&self) -> usize {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Who waits, over all keys.
+    pub fn waiting(&self) -> usize {
+        let map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        map.values().map(|entry| entry.interested.saturating_sub(self.width)).sum()
+    }
+
+    /// Whether nobody holds or waits for anything.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Waits for the slot of `key`, at most `patience`.
@@ -98,10 +120,10 @@ impl<K: Ord + Clone> Slots<K> {
         let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = map
             .entry(key.clone())
-            .or_insert_with(|| Entry { semaphore: Arc::new(Semaphore::new(1)), interested: 0 });
-        // The holder is interested too.
-        if entry.interested > self.queue_max {
-            return Err(Error::Full(entry.interested - 1));
+            .or_insert_with(|| Entry { semaphore: Arc::new(Semaphore::new(self.width)), interested: 0 });
+        // Who holds it is interested too.
+        if entry.interested >= self.width + self.queue_max {
+            return Err(Error::Full(entry.interested - self.width));
         }
         entry.interested += 1;
         Ok((entry.semaphore.clone(), Interest { map: self.map.clone(), key: key.clone() }))
@@ -150,6 +172,21 @@ mod tests {
         assert_eq!(waiter.join_all().await, [Some(Error::Busy(Duration::from_secs(9)))]);
         drop(held);
         assert!(!slots.is_busy(&1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wide_slot_lets_so_many_in_and_no_more() {
+        let slots = Slots::wide(2, 1);
+        let first = slots.take(&1, LONG).await.expect("free");
+        let _second = slots.take(&1, LONG).await.expect("free");
+        assert!(slots.try_take(&1).is_none(), "two are inside");
+        let third = slots.take(&1, LONG);
+        let mut third = std::pin::pin!(third);
+        assert!(tokio::time::timeout(Duration::from_secs(1), third.as_mut()).await.is_err());
+        assert_eq!(slots.take(&1, LONG).await.err(), Some(Error::Full(1)));
+        assert_eq!((slots.len(), slots.waiting()), (1, 1));
+        drop(first);
+        assert!(third.await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]

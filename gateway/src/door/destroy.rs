@@ -42,7 +42,7 @@ pub(super) async fn destroy(
     let (parts, request_body) = request.into_parts();
     let bytes = body::read(request_body, JSON_BODY_BYTES_MAX).await?;
     let wish: OneSpace = parse(&bytes)?;
-    let head = Head::new(&parts, request_id, wish.name);
+    let head = Head::new(parts, request_id, wish.name);
     // The slot is the name's, also for who says the id.
     let key = match &head.space {
         SpaceRef::Name(_) => head.space.clone(),

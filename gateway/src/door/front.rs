@@ -8,7 +8,8 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use drowse_shared::{
-    api::{Code, Error, headers::REQUEST_ID},
+    api::{Code, Error, headers::REQUEST_ID, verbs::is_open},
+    http::deadline::{Keeper, keep},
     id::RequestId,
 };
 use http::HeaderValue;
@@ -22,8 +23,7 @@ pub(super) async fn front(State(gateway): State<Arc<Gateway>>, mut request: Requ
     let id: RequestId = said.unwrap_or_else(|| RequestId::mint(&gateway.env));
     request.extensions_mut().insert(id);
     let path = request.uri().path().to_owned();
-    let open = path == "/healthz";
-    let mut response = if open || gateway.token.admits(request.headers()) {
+    let mut response = if is_open(&path) || gateway.token.admits(request.headers()) {
         next.run(request).await
     } else {
         refused(request.headers()).into_response()
@@ -34,7 +34,9 @@ pub(super) async fn front(State(gateway): State<Arc<Gateway>>, mut request: Requ
     let status = response.status().as_u16();
     let verb = super::verb(&path);
     gateway.metrics.request(verb, status);
-    if status >= 400 {
+    if status >= 400
+        && let Some(untold) = gateway.lines.admit(status, Instant::now())
+    {
         let error = response.extensions().get::<Error>();
         tracing::info!(
             request = %id,
@@ -43,10 +45,16 @@ pub(super) async fn front(State(gateway): State<Arc<Gateway>>, mut request: Requ
             code = error.map(|error| error.code.as_str()),
             why = error.map(|error| error.message.as_str()),
             ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+            untold = (untold > 0).then_some(untold),
             "refused"
         );
     }
     response
+}
+
+/// No request takes longer than it may.
+pub(super) async fn in_time(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
+    keep(Keeper::Gateway, gateway.limits, request, next).await
 }
 
 fn refused(headers: &http::HeaderMap) -> Error {

@@ -1,7 +1,7 @@
 //! Verbs about a space that exists: found by hint or by asking, sent to its node, and found once more if the hint was
 //! wrong. A reader's or streamer's request ends with its caller.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -14,6 +14,7 @@ use drowse_shared::{
         Code, Error, JSON_BODY_BYTES_MAX, WRITE_FILES_BODY_BYTES_MAX,
         headers::{Expect, SPACE},
     },
+    http::deadline::Deadline,
     id::RequestId,
     name::SpaceRef,
 };
@@ -49,19 +50,31 @@ pub(super) enum Load {
 pub(super) async fn use_space(
     State(gateway): State<Arc<Gateway>>,
     Extension(request_id): Extension<RequestId>,
+    Extension(deadline): Extension<Deadline>,
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, request_body) = request.into_parts();
+    let mut asked = Duration::ZERO;
     let (space, load) = match streamed_space(&parts)? {
-        Some(space) => (space, load(request_body).await?),
+        Some(space) => {
+            let load = load(request_body).await?;
+            if matches!(load, Load::Streamed(_)) {
+                deadline.lift();
+            }
+            (space, load)
+        }
         None => {
             let writes = matches!(parts.uri.path(), "/writeFiles" | "/writeFile");
             let most = if writes { WRITE_FILES_BODY_BYTES_MAX } else { JSON_BODY_BYTES_MAX };
             let bytes = body::read(request_body, most).await?;
+            if parts.uri.path() == "/execCommand" {
+                asked = body::runs_for(&bytes);
+            }
             (body::space(&bytes)?, Load::Kept(bytes))
         }
     };
-    let head = Head::new(&parts, request_id, space);
+    deadline.extend(asked);
+    let head = Head::new(parts, request_id, space).asking(asked);
     send(&gateway, &head, load).await
 }
 
@@ -119,9 +132,9 @@ pub(super) async fn hinted(gateway: &Gateway, space: &SpaceRef) -> Result<Option
 
 /// Asks the node of a hint whether it is right.
 async fn confirm(gateway: &Gateway, peer: Peer, space: &SpaceRef) -> Result<Option<(Peer, Hit)>, Error> {
-    match gateway.finder.confirm(&peer, space).await {
+    match gateway.finder.confirm(&peer, space).await? {
         Answer::Yes(held) => {
-            let hit = Hit { ledger: peer.ledger, id: held.id, name: held.name, epoch: held.epoch };
+            let hit = Hit::of(&peer, &held);
             Ok(Some((peer, hit)))
         }
         Answer::No { .. } => Ok(None),
@@ -134,9 +147,9 @@ pub(super) async fn locate(gateway: &Gateway, space: &SpaceRef, hint: bool) -> R
     if hint && let Some(found) = hinted(gateway, space).await? {
         return Ok(found);
     }
-    match gateway.finder.find(space).await {
+    match gateway.finder.find(space).await? {
         Verdict::Holder { peer, held } => {
-            let hit = Hit { ledger: peer.ledger, id: held.id, name: held.name, epoch: held.epoch };
+            let hit = Hit::of(&peer, &held);
             Ok((peer, hit))
         }
         Verdict::Conflict { nodes, one_endpoint } => {
@@ -211,11 +224,11 @@ pub(super) async fn once(
     match forward(&gateway.nodes, peer, head, belief(hit), body).await {
         Forwarded::Answer(response) => Ok(Some(response)),
         Forwarded::NotMine => {
-            gateway.finder.forget_id(&hit.id);
+            gateway.finder.doubt(&SpaceRef::Id(hit.id));
             Ok(None)
         }
         Forwarded::Unreached(why) => {
-            gateway.finder.forget_id(&hit.id);
+            gateway.finder.doubt(&SpaceRef::Id(hit.id));
             Err(unreachable(&head.space, peer, &why))
         }
         Forwarded::Cut(why) => Err(cut(&head.space, peer, &why)),

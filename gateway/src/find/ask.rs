@@ -7,7 +7,8 @@ use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{
-    Finder,
+    Busy, Finder,
+    share::Turn,
     verdict::{Answer, Said, Verdict, verdict},
 };
 
@@ -19,11 +20,18 @@ fn is_decided(said: &[Said], live_open: usize, grace_over: bool) -> bool {
 
 impl Finder {
     /// Runs a round in a task of its own, which goes on listening after the decision: a second yes must not be missed.
-    pub(super) async fn round(self: &Arc<Self>, space: &SpaceRef, intent: Intent, all: bool) -> Vec<Said> {
+    pub(super) async fn round(
+        self: &Arc<Self>,
+        space: &SpaceRef,
+        intent: Intent,
+        all: bool,
+    ) -> Result<Vec<Said>, Busy> {
+        let turn = self.share(space).turn(self.fleet.asked().len()).await?;
+        self.metrics.round(intent);
         let (decide, decided) = oneshot::channel();
-        self.env.spawn("lookups", self.clone().listen(space.clone(), intent, all, decide));
+        self.env.spawn("lookups", self.clone().listen(space.clone(), intent, all, turn, decide));
         // Else the process is going down.
-        decided.await.unwrap_or_else(|_| self.silence())
+        Ok(decided.await.unwrap_or_else(|_| self.silence()))
     }
 
     async fn listen(
@@ -31,6 +39,7 @@ impl Finder {
         space: SpaceRef,
         intent: Intent,
         all: bool,
+        mut turn: Turn,
         decide: oneshot::Sender<Vec<Said>>,
     ) {
         let suspect = self.is_suspect(&space);
@@ -58,7 +67,7 @@ impl Finder {
                 live_open -= usize::from(next.peer.live);
                 if decide.is_none() && matches!(next.answer, Answer::Yes(_)) {
                     tracing::warn!(%space, node = %next.peer.id, "a second node holds this space");
-                    self.forget(&space);
+                    self.doubt(&space);
                     self.suspect(space.clone());
                 }
                 said.push(next);
@@ -78,6 +87,9 @@ impl Finder {
             }
             if ended {
                 return;
+            }
+            if decide.is_none() {
+                turn.shrink(open.len());
             }
         }
     }

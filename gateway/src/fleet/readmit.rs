@@ -91,7 +91,7 @@ async fn names(peers: &Peers, peer: &Peer) -> Result<Vec<SpaceName>, Error> {
 
 async fn compare(finder: &Arc<Finder>, peer: &Peer, name: SpaceName) -> Result<Option<Conflict>, Error> {
     let space = SpaceRef::Name(name.clone());
-    let said: Vec<Said> = finder.ask_all(&space, Intent::Create).await;
+    let said: Vec<Said> = finder.ask_all(&space, Intent::Create).await?;
     let others = || said.iter().filter(|said| said.peer.ledger != peer.ledger);
     let holders: Vec<NodeId> = others()
         .filter(|said| matches!(said.answer, Answer::Yes(_)))

@@ -15,7 +15,11 @@ use axum::{
 use bytes::Bytes;
 use drowse_shared::{
     api::{Code, Error, nodes::Report},
-    http::Peer as Caller,
+    http::{
+        Peer as Caller,
+        deadline::{self, Keeper},
+        pace::Pace,
+    },
     id::RequestId,
     name::SpaceRef,
     seams::BoxFuture,
@@ -26,6 +30,7 @@ use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use serde::de::IgnoredAny;
+use tokio::time::{Sleep, sleep};
 
 use super::{
     headers::{self, Belief},
@@ -35,6 +40,8 @@ use crate::fleet::{Fleet, Peer};
 
 /// Largest answer of a create or a destroy.
 const CAPTURED_BYTES_MAX: usize = 4 << 20;
+/// Longest pause inside an answer.
+const PAUSE: Duration = Duration::from_secs(60);
 /// How often a node that keeps a request waiting is checked to be there at all.
 const WATCH: Duration = Duration::from_secs(2);
 /// Longest wait for a sign of life.
@@ -53,19 +60,35 @@ pub(crate) struct Head {
     pub(crate) request_id: RequestId,
     /// What it is about.
     pub(crate) space: SpaceRef,
+    /// How much longer its answer may take for what it asks.
+    asked: Duration,
+    pace: Pace,
 }
 
 impl Head {
     /// Takes what is needed of a request whose space is known.
-    pub(crate) fn new(parts: &Parts, request_id: RequestId, space: SpaceRef) -> Self {
+    pub(crate) fn new(mut parts: Parts, request_id: RequestId, space: SpaceRef) -> Self {
         Self {
-            method: parts.method.clone(),
             target: parts.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned(),
-            headers: parts.headers.clone(),
-            caller: parts.extensions.get::<Caller>().cloned(),
+            method: parts.method,
+            headers: parts.headers,
+            caller: parts.extensions.remove::<Caller>(),
+            pace: parts.extensions.remove::<Pace>().unwrap_or_default(),
+            asked: Duration::ZERO,
             request_id,
             space,
         }
+    }
+
+    /// Its answer may take so much longer, for what it asks.
+    pub(crate) fn asking(self, asked: Duration) -> Self {
+        Self { asked, ..self }
+    }
+
+    /// How long a node may take nothing of the request and answer nothing.
+    fn limit(&self, nodes: &Nodes) -> Duration {
+        let verb = self.target.trim_start_matches('/').split('?').next().unwrap_or_default();
+        deadline::of(verb, Keeper::Forward).min(nodes.answer_timeout) + self.asked
     }
 
     fn request(
@@ -109,14 +132,20 @@ pub(crate) async fn forward(
     body: Body,
 ) -> Forwarded {
     let peers = &nodes.peers;
+    let limit = head.limit(nodes);
     let sent = async { peers.send(head.request(peer, peers, belief, body)?).await };
     let sent = select_biased! {
         sent = sent => sent,
+        () = head.pace.quiet(limit) => Err(Failure::Cut(format!("no answer within {limit:?}"))),
         () = lost(nodes.clone(), peer.clone()) => Err(Failure::Cut("it stopped answering".to_owned())),
     };
     let response = match sent {
         Ok(response) => response,
         Err(Failure::Unreached(why)) => return Forwarded::Unreached(why),
+        Err(Failure::Paused(paused)) => {
+            let message = format!("{paused}; nothing was changed");
+            return Forwarded::Answer(Error::new(Code::RequestTimeout, message).into_response());
+        }
         Err(failure) => return Forwarded::Cut(failure.to_string()),
     };
     match response.status() {
@@ -126,7 +155,8 @@ pub(crate) async fn forward(
         _ => {
             let (mut parts, body) = response.into_parts();
             headers::strip_hop_by_hop(&mut parts.headers);
-            let body = Watched { body, lost: Box::pin(lost(nodes.clone(), peer.clone())) };
+            let lost = Box::pin(lost(nodes.clone(), peer.clone()));
+            let body = Watched { body, lost, patience: nodes.answer_timeout.min(PAUSE), pause: None };
             Forwarded::Answer(Response::from_parts(parts, Body::new(body)))
         }
     }
@@ -139,6 +169,8 @@ pub(crate) struct Nodes {
     pub(crate) fleet: Arc<Fleet>,
     /// Their doors.
     pub(crate) peers: Arc<Peers>,
+    /// Longest wait for an answer, besides what a request asks for.
+    pub(crate) answer_timeout: Duration,
 }
 
 /// Resolves when a node that is down gives no sign of life either: a machine that vanished never closes a connection.
@@ -157,10 +189,12 @@ async fn lost(nodes: Nodes, peer: Peer) {
     }
 }
 
-/// An answer's body, cut when its node is lost.
+/// An answer's body, cut when its node is lost or says nothing for too long.
 struct Watched {
     body: Incoming,
     lost: BoxFuture<'static, ()>,
+    patience: Duration,
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl http_body::Body for Watched {
@@ -171,13 +205,16 @@ impl http_body::Body for Watched {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        match Pin::new(&mut self.body).poll_frame(cx) {
-            Poll::Ready(frame) => Poll::Ready(frame.map(|frame| frame.map_err(io::Error::other))),
-            Poll::Pending => match self.lost.as_mut().poll(cx) {
-                Poll::Ready(()) => Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into()))),
-                Poll::Pending => Poll::Pending,
-            },
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            self.pause = None;
+            return Poll::Ready(frame.map(|frame| frame.map_err(io::Error::other)));
         }
+        let patience = self.patience;
+        let pause = self.pause.get_or_insert_with(|| Box::pin(sleep(patience)));
+        if pause.as_mut().poll(cx).is_ready() || self.lost.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())));
+        }
+        Poll::Pending
     }
 
     fn is_end_stream(&self) -> bool {
@@ -190,6 +227,7 @@ impl http_body::Body for Watched {
 }
 
 /// An answer that was read to its end.
+#[derive(Debug, Clone)]
 pub(crate) struct Captured {
     /// As the node gave it.
     pub(crate) status: StatusCode,

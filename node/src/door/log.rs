@@ -28,14 +28,18 @@ pub(super) async fn watch(State(node): State<Arc<Node>>, mut request: Request, n
     let (status, ms) = (response.status().as_u16(), began.elapsed().as_millis());
     node.metrics.answered(&path, status, began.elapsed());
     // 421 is the everyday way of correcting a gateway's memory.
-    if status >= 400 && status != 421 {
+    if status >= 400
+        && status != 421
+        && let Some(untold) = node.lines.admit(status, Instant::now())
+    {
+        let untold = (untold > 0).then_some(untold);
         let error = response.extensions().get::<Error>();
         let code = error.map_or("", |error| error.code.as_str());
         let message = error.map_or("", |error| error.message.as_str());
         if status >= 500 {
-            tracing::warn!(%method, path, status, ms, request = %id, code, message, "request failed");
+            tracing::warn!(%method, path, status, ms, request = %id, code, message, untold, "request failed");
         } else {
-            tracing::info!(%method, path, status, ms, request = %id, code, message, "request refused");
+            tracing::info!(%method, path, status, ms, request = %id, code, message, untold, "request refused");
         }
     }
     if let Some(value) = value {

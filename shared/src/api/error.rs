@@ -148,6 +148,7 @@ impl<'de> Deserialize<'de> for Code {
 
 /// The body of every answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 #[error("{message}")]
 pub struct Error {
