@@ -49,6 +49,8 @@ mod log;
 mod net;
 /// What breaks and heals between hosts.
 mod links;
+/// Starts and falls of hosts.
+mod lives;
 /// Connections: bytes under way, ends, resets.
 mod pipe;
 /// The seeded source of chance.

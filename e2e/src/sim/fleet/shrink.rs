@@ -8,7 +8,7 @@ use std::{
 use serde_json::Value;
 
 use super::{CLIENTS, GATEWAYS, NAMES, NODES, Plan};
-use crate::sim::{Fall, Run, Weather, brief};
+use crate::sim::{Fall, Kind, Run, Weather, brief};
 
 #[cfg(test)]
 mod tests;
@@ -83,6 +83,7 @@ pub fn shrink(plan: &Plan, run: impl Fn(&Plan) -> Run<()>, budget: Budget) -> Op
     shrinker.drop_what_never_was();
     loop {
         let before = shrinker.best.plan.clone();
+        shrinker.pin();
         shrinker.calm();
         shrinker.without_some();
         shrinker.drop_parts(|plan| plan.troubles.len(), |plan, range| drop(plan.troubles.drain(range)));
@@ -138,6 +139,32 @@ impl<R: Fn(&Plan) -> Run<()>> Shrinker<R> {
         self.change(|plan| {
             plan.troubles.retain(|event| event.at_ms <= until_ms);
             plan.actions.retain(|action| action.at_ms <= until_ms);
+        });
+    }
+
+    /// Clients that were held up asked later than planned. Planned for when they did ask, they still do so then when what
+    /// held them up is left out.
+    fn pin(&mut self) {
+        let start_ms = super::start_ms(&self.best.plan);
+        let asked: Vec<(u64, String)> = (self.best.run.story.iter())
+            .filter(|line| line.kind == Kind::Asked)
+            .filter_map(|line| {
+                Some((line.at_ms.checked_sub(start_ms)?, line.text.split(' ').next()?.to_owned()))
+            })
+            .collect();
+        self.change(|plan| {
+            for client in CLIENTS {
+                let mut times = asked.iter().filter(|(_, who)| who == client).map(|(at_ms, _)| *at_ms);
+                plan.actions.retain_mut(|action| {
+                    if action.client != client {
+                        return true;
+                    }
+                    let asked = times.next();
+                    action.at_ms = asked.unwrap_or(action.at_ms);
+                    asked.is_some()
+                });
+            }
+            plan.actions.sort_by_key(|action| action.at_ms);
         });
     }
 

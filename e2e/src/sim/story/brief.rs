@@ -6,6 +6,8 @@ use super::{Kind, Line};
 const LINES_MAX: usize = 30;
 /// Where a line of a brief story is cut, in characters.
 const CHARACTERS_MAX: usize = 180;
+/// Causes told before everything else.
+const CAUSES_MAX: usize = 12;
 /// Failures told of one that came with others.
 const FAILURES_MAX: usize = 3;
 /// Digits of an id, and how many of them a brief story keeps: the last ones, which differ.
@@ -16,8 +18,10 @@ const ID_DIGITS: (usize, usize) = (32, 4);
 enum Weight {
     /// It is the failure.
     Failure,
-    /// It may be a cause: what broke, what happened to the space in question and what was said of it.
+    /// It may be a cause: a trouble, or what happened to the body in question.
     Cause,
+    /// It belongs to it: other news of hosts and links, what clients asked and were told of the space in question.
+    Story,
     /// It is about another space.
     Other,
 }
@@ -40,6 +44,11 @@ pub fn brief(story: &[Line]) -> Vec<String> {
         .collect();
     told = without_prompt_questions(story, &told);
     let wanted = told.len();
+    told.sort_by_key(|(at, weight)| (*weight, std::cmp::Reverse(*at)));
+    // Too many causes explain nothing: the older ones wait for room like everything else.
+    for (_, weight) in told.iter_mut().filter(|(_, weight)| *weight == Weight::Cause).skip(CAUSES_MAX) {
+        *weight = Weight::Story;
+    }
     told.sort_by_key(|(at, weight)| (*weight, std::cmp::Reverse(*at)));
     let fits = if wanted > LINES_MAX { LINES_MAX - 1 } else { LINES_MAX };
     told.truncate(fits);
@@ -103,12 +112,14 @@ fn weigh(line: &Line, names: &BTreeSet<&str>, people: &BTreeSet<&str>) -> Option
             let who = word(line, 0).unwrap_or("");
             // How every host began is no news.
             let begins = line.text.contains(" STARTS life 1,") || people.contains(who);
-            (!begins).then_some(Weight::Cause)
+            let is_trouble = who == "TROUBLE";
+            (!begins).then_some(if is_trouble { Weight::Cause } else { Weight::Story })
         }
-        Kind::Asked | Kind::Told | Kind::Body => {
-            let is_it = name_of(line).is_some_and(|name| names.contains(name));
-            Some(if is_it { Weight::Cause } else { Weight::Other })
+        Kind::Asked | Kind::Told | Kind::Body if !name_of(line).is_some_and(|name| names.contains(name)) => {
+            Some(Weight::Other)
         }
+        Kind::Body => Some(Weight::Cause),
+        Kind::Asked | Kind::Told => Some(Weight::Story),
     }
 }
 
@@ -199,6 +210,7 @@ mod tests {
         let id = "01a318530d7e4588b548289e6253d8e0";
         let mut story = vec![
             line(0, Kind::Happens, "g STARTS life 1, clock off by 3 ms"),
+            line(0, Kind::Happens, "TROUBLE of long ago"),
             line(1, Kind::Asked, "c1 asks g: acquireSpace ada"),
             line(2, Kind::Wire, "c1>g c1 send 20B 0216ce05 POST /acquireSpace HTTP/1.1 {\"name\":\"ada\"}"),
             line(3, Kind::Wire, "g>n1 c2 send 20B 0216ce05 POST /lookup HTTP/1.1 {\"space\":\"ada\"}"),
@@ -214,6 +226,7 @@ mod tests {
         ];
         let told = brief(&story);
         let expected = [
+            "       0 TROUBLE of long ago",
             "       1 c1 asks g: acquireSpace ada",
             "       3 g>n1 c2 POST /lookup HTTP/1.1 {\"space\":\"ada\"}",
             "       4 n1>g c2 HTTP/1.1 200 OK {\"answer\":\"no\"}",
@@ -226,14 +239,14 @@ mod tests {
         assert_eq!(told, expected);
 
         for at in 0..100 {
-            story.insert(2, line(at, Kind::Told, "c2: getSpace bob at g -> 404"));
+            story.insert(3, line(at, Kind::Told, "c2: getSpace ada at g -> 404"));
         }
         let told = brief(&story);
         assert_eq!(told.len(), LINES_MAX);
         assert!(told[0].contains("more lines"), "{}", told[0]);
-        for line in ["FAILED", "FALLS", "BODY of ada"] {
+        for line in ["FAILED", "FALLS", "BODY of ada", "TROUBLE of long ago"] {
             assert!(told.iter().any(|told| told.contains(line)), "{line} belongs to it");
         }
-        assert!(brief(&story[..50]).is_empty(), "nothing failed");
+        assert_eq!(brief(&story[..50]), [""; 0], "nothing failed");
     }
 }
