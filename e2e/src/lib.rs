@@ -7,10 +7,14 @@ pub mod daemon;
 pub mod door;
 /// A gateway and its nodes, and the words in which a test tells its story.
 pub mod fleet;
+/// What a process costs, as the kernel counts it.
+pub mod gauge;
 /// Where a fleet lies on this machine, and what it leaves there.
 pub mod ground;
 /// A wire that a test can bend.
 pub mod relay;
+/// A thousand nodes in one process.
+pub mod swarm;
 /// Waiting for what is promised, with a deadline.
 pub mod wait;
 

@@ -117,6 +117,10 @@ impl Fleet {
 
     /// Takes a check-in, or the answer of a node that was asked to report. Runs to its end once begun.
     pub(crate) async fn check_in(self: &Arc<Self>, said: CheckIn) -> Result<CheckedIn<Written>, Error> {
+        let said = match self.take_plain(said) {
+            Ok(answer) => return answer,
+            Err(said) => *said,
+        };
         let answer = self.inbox().wait(said)?;
         let fleet = self.clone();
         let task = async move {
@@ -131,6 +135,57 @@ impl Fleet {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes a check-in of a member about which nothing is new, which is nearly every one: without a task, a queue or a
+    /// wait. Gives any other one back.
+    fn take_plain(&self, said: CheckIn) -> Result<Result<CheckedIn<Written>, Error>, Box<CheckIn>> {
+        // Nobody is between reading what is kept and having written it.
+        let Ok(_order) = self.order.try_lock() else { return Err(Box::new(said)) };
+        let mut state = self.state();
+        if !state.is_plain(&said) {
+            return Err(Box::new(said));
+        }
+        let mut next = state.next();
+        let draft = state.draft(&mut next, &said);
+        debug_assert!(!next.is_changed(), "it would have to be written");
+        let (answer, news) = self.settle_draft(&mut state, draft, said);
+        drop(state);
+        self.heard(news);
+        Ok(answer)
+    }
+
+    /// Puts in place what was thought through and is written. Answers it, and whether others should hear of it now.
+    fn settle_draft(
+        &self,
+        state: &mut State,
+        draft: Result<Draft, Error>,
+        said: CheckIn,
+    ) -> (Result<CheckedIn<Written>, Error>, bool) {
+        match draft {
+            Err(error) => (Err(error), false),
+            Ok(Draft::Unread) => {
+                let answer = CheckedIn {
+                    standing: Standing::Waiting,
+                    roster: None,
+                    want_roster: true,
+                    bundle: None,
+                    want_bundle: false,
+                };
+                (Ok(answer), false)
+            }
+            Ok(Draft::Taken { standing, exchange }) => {
+                let (answer, back) = state.commit((standing, exchange), said, self.env.clock.wall());
+                (Ok(answer), back)
+            }
+        }
+    }
+
+    fn heard(&self, news: bool) {
+        self.changed.notify_waiters();
+        if news {
+            self.announce.notify_one();
+        }
+    }
+
     /// Takes those that wait, with one write for all. Inside the order.
     async fn take_in(&self) {
         let waiting = self.inbox().next();
@@ -143,7 +198,6 @@ impl Fleet {
             waiting.iter().map(|waits| state.draft(&mut next, &waits.said)).collect()
         };
         let written = self.keep(&next).await;
-        let wall = self.env.clock.wall();
         let mut state = self.state();
         let mut news = written.is_ok() && state.install(next);
         for (Waits { said, to }, mut draft) in waiting.into_iter().zip(drafts) {
@@ -155,28 +209,13 @@ impl Fleet {
                     draft = Err(error.clone());
                 }
             }
-            let answer = draft.map(|draft| match draft {
-                Draft::Unread => CheckedIn {
-                    standing: Standing::Waiting,
-                    roster: None,
-                    want_roster: true,
-                    bundle: None,
-                    want_bundle: false,
-                },
-                Draft::Taken { standing, exchange } => {
-                    let (answer, back) = state.commit((standing, exchange), said, wall);
-                    news |= back;
-                    answer
-                }
-            });
+            let (answer, back) = self.settle_draft(&mut state, draft, said);
+            news |= back;
             // The node may have left.
             let _ = to.send(answer);
         }
         drop(state);
-        self.changed.notify_waiters();
-        if news {
-            self.announce.notify_one();
-        }
+        self.heard(news);
     }
 
     async fn keep(&self, next: &Next) -> Result<(), Error> {

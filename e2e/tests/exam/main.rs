@@ -20,6 +20,7 @@ mod node_crash;
 mod one_name;
 mod placement;
 mod refusals;
+mod scale;
 mod secrets;
 mod silence;
 mod single_writer;

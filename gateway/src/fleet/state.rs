@@ -179,6 +179,21 @@ impl State {
         Ok(Draft::Taken { standing, exchange })
     }
 
+    /// Whether nothing of a check-in would have to be written: it comes from a member, as known.
+    pub(super) fn is_plain(&self, said: &CheckIn) -> bool {
+        let kept = self.kept.said.get(&said.ledger_id);
+        let as_kept = kept.is_some_and(|kept| {
+            kept.id == said.node_id
+                && kept.endpoint == said.endpoint
+                && kept.region == said.region
+                && kept.interval_ms == said.interval_ms
+        });
+        let member = self.member(&said.ledger_id);
+        let as_known =
+            member.is_some_and(|member| member.id == said.node_id && *member.endpoint == *said.endpoint);
+        as_kept && as_known && said.roster_copy.is_none() && said.bundle_copy.is_none()
+    }
+
     /// What is kept, to be thought further.
     pub(super) fn next(&self) -> Next {
         Next::of(self.kept.clone(), !self.learning)

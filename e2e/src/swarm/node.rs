@@ -1,0 +1,402 @@
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{SocketAddr, TcpListener as PlainListener},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU8, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use drowse_shared::{
+    api::{
+        Code, Error,
+        headers::{CREATE, EXPECT},
+        nodes::{
+            Build, BundleVersion, CheckIn, CheckedIn, Disk, Intent, Lookup, LookupAnswer, Reading, Report,
+            Roster, Standing, WIRE_VERSION,
+        },
+        spaces::State,
+    },
+    id::{BootId, SpaceId, Ticket},
+    name::SpaceRef,
+};
+use serde_json::{Value, json, value::RawValue};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+
+use super::{
+    Common, KeptRoster, Mood, holder_of, id_of, ledger_of, name_of,
+    wire::{Message, Wire},
+};
+
+/// Longest wait for a gateway's answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+pub(super) struct Memory {
+    roster: Option<Arc<KeptRoster>>,
+    bundle: Option<BundleVersion>,
+    built: BTreeMap<String, SpaceId>,
+    tickets: BTreeMap<String, Ticket>,
+    /// The last lookup, as it came.
+    asked: Vec<u8>,
+}
+
+pub(super) struct Node {
+    pub(super) n: usize,
+    pub(super) address: SocketAddr,
+    pub(super) mood: AtomicU8,
+    /// Its mood has changed.
+    pub(super) turned: Notify,
+    pub(super) memory: Mutex<Memory>,
+    pub(super) boot: BootId,
+    pub(super) common: Arc<Common>,
+}
+
+impl Node {
+    pub(super) fn id(&self) -> String {
+        format!("s{:04}", self.n)
+    }
+
+    fn mood(&self) -> Mood {
+        [Mood::Well, Mood::Hung, Mood::Deaf, Mood::Dark][usize::from(self.mood.load(Relaxed))]
+    }
+
+    fn memory(&self) -> std::sync::MutexGuard<'_, Memory> {
+        self.memory.lock().expect("no node panics")
+    }
+
+    pub(super) fn known_nodes(&self) -> usize {
+        self.memory().roster.as_ref().map_or(0, |kept| kept.roster.nodes.len())
+    }
+
+    pub(super) fn asked(&self) -> Vec<u8> {
+        self.memory().asked.clone()
+    }
+
+    pub(super) fn built(&self) -> usize {
+        self.memory().built.len()
+    }
+
+    fn says(&self, whole: bool) -> CheckIn {
+        let memory = self.memory();
+        let active = memory.built.len() as u64;
+        CheckIn {
+            node_id: self.id().parse().expect("an id"),
+            ledger_id: ledger_of(self.n),
+            boot: self.boot,
+            endpoint: format!("http://{}", self.address),
+            region: None,
+            build: Build::this(),
+            wire_min: WIRE_VERSION,
+            wire_max: WIRE_VERSION,
+            interval_ms: u64::try_from(self.common.plan.interval.as_millis()).expect("short"),
+            reading: Some(Reading {
+                cores: 4,
+                cpu_percent: Some(5.0),
+                memory_total_bytes: 16 << 30,
+                memory_available_bytes: 12 << 30,
+                swap_total_bytes: 0,
+                swap_used_bytes: 0,
+                disk: Some(Disk { total_bytes: 1 << 40, available_bytes: 1 << 39 }),
+                spaces: BTreeMap::from([
+                    (State::Active, active),
+                    (State::Stopped, self.common.plan.names_each as u64),
+                ]),
+            }),
+            bundle: memory.bundle,
+            bundle_copy: None,
+            draining: false,
+            roster: memory.roster.as_ref().map(|kept| kept.version.clone()),
+            roster_copy: memory.roster.as_ref().filter(|_| whole).map(|kept| kept.roster.clone()),
+            removed: false,
+        }
+    }
+
+    /// Checks in again and again over one connection, from its turn on.
+    pub(super) async fn check_in(self: Arc<Self>) {
+        let plan = &self.common.plan;
+        let share =
+            f64::from(u32::try_from(self.n).unwrap_or(0)) / f64::from(u32::try_from(plan.nodes).unwrap_or(1));
+        let mut next = Instant::now() + plan.joins_over.mul_f64(share);
+        let mut wire = None;
+        loop {
+            sleep_until(next).await;
+            next += plan.interval;
+            if matches!(self.mood(), Mood::Hung | Mood::Dark) {
+                wire = None;
+                continue;
+            }
+            let said = timeout(ANSWER, self.say_all(&mut wire)).await;
+            let counts = &self.common.counts;
+            if matches!(said, Ok(Ok(true))) {
+                counts.check_ins.fetch_add(1, Relaxed);
+            } else {
+                wire = None;
+                counts.refused.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    async fn say_all(&self, wire: &mut Option<Wire>) -> io::Result<bool> {
+        let Some(mut answer) = self.say(wire, false).await? else { return Ok(false) };
+        if answer.want_roster {
+            self.common.counts.wanted.fetch_add(1, Relaxed);
+            match self.say(wire, true).await? {
+                Some(again) => answer = again,
+                None => return Ok(false),
+            }
+        }
+        if let Some(roster) = answer.roster {
+            self.keep(roster.get());
+        }
+        if let Some(bundle) = answer.bundle {
+            let held = BundleVersion { authority_id: bundle.authority_id, version: bundle.version };
+            self.memory().bundle = Some(held);
+        }
+        Ok(answer.standing == Standing::Member)
+    }
+
+    async fn say(
+        &self,
+        wire: &mut Option<Wire>,
+        whole: bool,
+    ) -> io::Result<Option<CheckedIn<Box<RawValue>>>> {
+        let plan = &self.common.plan;
+        let to = match wire {
+            Some(wire) => wire,
+            None => {
+                let address = plan.gateway.trim_start_matches("http://");
+                wire.insert(Wire::over(TcpStream::connect(address).await?)?)
+            }
+        };
+        let body = serde_json::to_vec(&self.says(whole))?;
+        let sent = to.post("checkIn", &plan.token, &body).await?;
+        let Some(answer) = to.receive().await? else { return Err(io::ErrorKind::UnexpectedEof.into()) };
+        self.common.counts.check_in_bytes.fetch_add(sent, Relaxed);
+        self.common.counts.answer_bytes.fetch_add(answer.bytes, Relaxed);
+        if !answer.first.contains(" 200 ") {
+            return Ok(None);
+        }
+        Ok(Some(serde_json::from_slice(&answer.body)?))
+    }
+
+    /// Keeps a roster unless it is older.
+    fn keep(&self, text: &str) {
+        let hash = blake3::hash(text.as_bytes());
+        let mut rosters = self.common.rosters.lock().expect("no node panics");
+        let found = rosters.iter().find(|(known, _)| *known == hash).map(|(_, kept)| kept.clone());
+        let kept = found.unwrap_or_else(|| {
+            let roster: Roster = serde_json::from_str(text).expect("a gateway sends rosters");
+            let kept = Arc::new(KeptRoster { version: roster.identity(), roster });
+            rosters.push((hash, kept.clone()));
+            if rosters.len() > 8 {
+                rosters.remove(0);
+            }
+            kept
+        });
+        drop(rosters);
+        let mut memory = self.memory();
+        if memory.roster.as_ref().is_none_or(|held| held.version.version < kept.version.version) {
+            memory.roster = Some(kept);
+        }
+    }
+
+    /// Serves its door until it goes dark.
+    pub(super) async fn serve(self: Arc<Self>, listener: PlainListener) {
+        let keep = listener.try_clone().expect("a descriptor is left");
+        let listener = TcpListener::from_std(listener).expect("a listener");
+        loop {
+            let accepted = drowse_shared::select_biased! {
+                () = self.turned.notified() => None,
+                accepted = listener.accept() => Some(accepted),
+            };
+            if self.mood() == Mood::Dark {
+                break;
+            }
+            if let Some(Ok((stream, _))) = accepted {
+                self.common.counts.connections.fetch_add(1, Relaxed);
+                let node = self.clone();
+                tokio::spawn(async move {
+                    // A gateway that goes away ends it.
+                    let _ = node.talk(stream).await;
+                });
+            }
+        }
+        drop(listener);
+        // Nobody accepts any more, and the queue before the door is one place long: whoever comes after is not heard.
+        rustix::net::listen(&keep, 0).expect("a listener");
+        let mut queue = Vec::new();
+        while let Ok(Ok(stream)) = timeout(Duration::from_millis(300), TcpStream::connect(self.address)).await
+        {
+            queue.push(stream);
+        }
+        self.turned.notify_waiters();
+        std::future::pending::<()>().await;
+        drop((keep, queue));
+    }
+
+    /// Waits until nobody can connect to it.
+    pub(super) async fn until_dark(self: Arc<Self>) {
+        loop {
+            let tried = timeout(Duration::from_millis(200), TcpStream::connect(self.address)).await;
+            match tried {
+                Err(_) => return,
+                Ok(_) => sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+
+    async fn talk(self: Arc<Self>, stream: TcpStream) -> io::Result<()> {
+        let mut wire = Wire::over(stream)?;
+        loop {
+            let turned = self.turned.notified();
+            let request = drowse_shared::select_biased! {
+                () = turned => None,
+                request = wire.receive() => match request? {
+                    Some(request) => Some(request),
+                    None => return Ok(()),
+                },
+            };
+            match (self.mood(), request) {
+                (Mood::Dark, _) => return Ok(()),
+                // It reads on, so that who spoke to it waits.
+                (Mood::Hung | Mood::Deaf, _) | (_, None) => {}
+                (Mood::Well, Some(request)) => {
+                    let (status, body) = self.answer(&request);
+                    wire.answer(status, &body).await?;
+                }
+            }
+        }
+    }
+
+    fn answer(&self, request: &Message) -> (u16, Vec<u8>) {
+        let path = request.first.split(' ').nth(1).unwrap_or("");
+        let verb = path.trim_start_matches('/').split('?').next().unwrap_or("");
+        let counts = &self.common.counts;
+        let answered = match verb {
+            "lookup" => {
+                counts.lookups.fetch_add(1, Relaxed);
+                self.memory().asked = request.raw();
+                read(request).and_then(|ask: Lookup| self.lookup(&ask)).map(|answer| written(&answer))
+            }
+            "report" => {
+                counts.reports.fetch_add(1, Relaxed);
+                counts.report_bytes.fetch_add(request.bytes, Relaxed);
+                read(request).map(|shown: Report<Box<RawValue>>| {
+                    if let Some(roster) = &shown.roster {
+                        self.keep(roster.get());
+                    }
+                    written(&self.says(shown.want_roster))
+                })
+            }
+            "listSpaces" => {
+                let memory = self.memory();
+                let spaces: Vec<Value> =
+                    memory.built.iter().map(|(name, id)| self.space(name, *id)).collect();
+                Ok(written(&json!({ "spaces": spaces, "silent": [] })))
+            }
+            "acquireSpace" => self.acquire(request).map(|answer| written(&answer)),
+            "getSpace" => self.get(request).map(|answer| written(&answer)),
+            _ => Err(Error::new(Code::InvalidRequest, format!("the swarm has no {verb}"))),
+        };
+        answered.map_or_else(|error| (error.code.status().as_u16(), written(&error)), |body| (200, body))
+    }
+
+    fn find(&self, space: &SpaceRef) -> Option<(String, SpaceId)> {
+        let names = self.common.plan.names_each;
+        let here = |(n, k): (usize, usize)| (n == self.n && k < names).then(|| (name_of(n, k), id_of(n, k)));
+        match space {
+            SpaceRef::Name(name) => holder_of(name.as_str())
+                .and_then(here)
+                .or_else(|| self.memory().built.get(name.as_str()).map(|id| (name.as_str().to_owned(), *id))),
+            SpaceRef::Id(id) => {
+                let text = id.to_string();
+                let part = |part: &str| usize::from_str_radix(part, 16).ok();
+                let first = part(&text[..16]).zip(part(&text[16..])).and_then(here);
+                first.or_else(|| {
+                    let memory = self.memory();
+                    memory.built.iter().find(|(_, built)| *built == id).map(|(name, id)| (name.clone(), *id))
+                })
+            }
+        }
+    }
+
+    fn lookup(&self, ask: &Lookup) -> Result<LookupAnswer, Error> {
+        if let Some((name, id)) = self.find(&ask.space) {
+            let held = json!({ "id": id, "name": name, "state": "active", "epoch": 1, "holding": "home" });
+            return Ok(LookupAnswer::Yes(serde_json::from_value(held).expect("well formed")));
+        }
+        if ask.ledger_id.is_some_and(|asked| asked != ledger_of(self.n)) {
+            return Err(Error::new(Code::NodeTwin, "another ledger has this address now"));
+        }
+        let name = ask.space.to_string();
+        let mut memory = self.memory();
+        if let Some(ticket) = ask.ticket {
+            let newest = memory.tickets.get(&name) == Some(&ticket);
+            return Ok(LookupAnswer::No { ticket: newest.then_some(ticket) });
+        }
+        let ticket = (ask.intent == Intent::Create).then(|| Ticket::mint(&self.common.env));
+        if let Some(ticket) = ticket {
+            memory.tickets.insert(name, ticket);
+        }
+        Ok(LookupAnswer::No { ticket })
+    }
+
+    fn acquire(&self, request: &Message) -> Result<Value, Error> {
+        let space = asked(request)?;
+        if let Some((name, id)) = self.find(&space) {
+            return Ok(json!({ "space": self.space(&name, id), "created": false }));
+        }
+        if request.header(EXPECT).is_some() {
+            return Err(Error::new(Code::NotMine, "it is not here"));
+        }
+        let name = space.to_string();
+        let quoted = request.header(CREATE).map(str::to_owned);
+        let mut memory = self.memory();
+        let ticket = memory.tickets.remove(&name).map(|ticket| ticket.to_string());
+        if quoted.is_none() || quoted != ticket {
+            return Err(Error::new(Code::TicketVoid, "somebody asked since"));
+        }
+        let id = SpaceId::mint(&self.common.env);
+        memory.built.insert(name.clone(), id);
+        self.common.counts.built.fetch_add(1, Relaxed);
+        Ok(json!({ "space": self.space(&name, id), "created": true }))
+    }
+
+    fn get(&self, request: &Message) -> Result<Value, Error> {
+        let space = asked(request)?;
+        match self.find(&space) {
+            Some((name, id)) => Ok(json!({ "space": self.space(&name, id) })),
+            None => Err(Error::new(Code::NotMine, "it is not here")),
+        }
+    }
+
+    fn space(&self, name: &str, id: SpaceId) -> Value {
+        json!({ "id": id, "name": name, "state": "active", "node": self.id(), "epoch": 1,
+            "createdAt": "2026-01-01T00:00:00Z", "lastActiveAt": "2026-01-01T00:00:00Z",
+            "policy": { "freezeAfterSeconds": 1, "stopAfterSeconds": 2, "hibernateAfterSeconds": 3 },
+            "spec": { "cpus": 1.0, "memoryBytes": 1, "diskBytes": 1, "pids": 1 },
+            "template": { "name": "base", "digest": "d" }, "metadata": {} })
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(request: &Message) -> Result<T, Error> {
+    serde_json::from_slice(&request.body).map_err(|e| Error::new(Code::InvalidRequest, e.to_string()))
+}
+
+/// The space that a JSON verb is about.
+fn asked(request: &Message) -> Result<SpaceRef, Error> {
+    let body: Value = read(request)?;
+    let name = body["name"].as_str().unwrap_or("");
+    name.parse().map_err(|_| Error::new(Code::InvalidRequest, "no space is named"))
+}
+
+fn written(answer: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(answer).expect("plain data")
+}
