@@ -10,8 +10,12 @@ use jiff::Timestamp;
 use tokio::io::{AsyncRead, AsyncWrite};
 use uuid::{NoContext, Uuid};
 
+/// What a daemon has open.
+mod counted;
 /// The seams of the machine itself.
 mod real;
+
+pub use counted::Counts;
 
 /// A boxed future, as seams return it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
