@@ -3,20 +3,18 @@
 //! A connection lives as long as its `Line` or the body of its answer: when the handler that holds it is dropped because
 //! its client left, the connection is cut, and the agent sees that. Every wait has a deadline.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, time::Duration};
 
 use axum::body::Body;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use drowse_shared::{http::Spawner, id::SpaceId, seams::Env};
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use hyper::{body::Incoming, client::conn::http1::SendRequest};
 use hyper_util::rt::TokioIo;
+use process::Place;
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio_util::sync::{CancellationToken, DropGuard};
-
-use crate::executor::Executor;
 
 /// The envelopes of a stream.
 mod envelope;
@@ -27,10 +25,6 @@ pub mod process;
 
 /// Longest wait for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Longest wait for the head of an answer that needs no work inside.
-const HEAD: Duration = Duration::from_secs(40);
-/// Longest pause inside a body, either way.
-const PAUSE: Duration = Duration::from_secs(300);
 /// Largest answer of one call: a list of 100,000 entries fits.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
@@ -65,6 +59,9 @@ pub enum Error {
     /// The caller's own body broke off.
     #[error("the upload ended early; nothing was changed")]
     UploadCut,
+    /// The caller's own body stood still.
+    #[error("the upload paused for more than {0:?}; nothing was changed")]
+    UploadPaused(Duration),
 }
 
 /// What kind of no an agent says.
@@ -100,20 +97,23 @@ pub enum Kind {
 pub struct Line {
     sender: SendRequest<Body>,
     cut: DropGuard,
+    /// Longest wait for whatever the agent does.
+    patience: Duration,
 }
 
 /// The head of an answer, and what keeps its connection open.
 pub struct Reply {
     response: Response<Incoming>,
     cut: DropGuard,
+    patience: Duration,
 }
 
 /// Opens a connection to the agent of a space.
 ///
 /// # Errors
 /// When there is none in time.
-pub async fn dial(env: &Env, executor: &Arc<dyn Executor>, id: SpaceId) -> Result<Line, Error> {
-    let io = tokio::time::timeout(CONNECT, executor.agent(id))
+pub async fn dial(place: &Place) -> Result<Line, Error> {
+    let io = tokio::time::timeout(CONNECT, place.executor.agent(place.id))
         .await
         .map_err(|_| Error::Unreachable(io::ErrorKind::TimedOut.into()))?
         .map_err(Error::Unreachable)?;
@@ -121,7 +121,7 @@ pub async fn dial(env: &Env, executor: &Arc<dyn Executor>, id: SpaceId) -> Resul
         hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(Error::Broken)?;
     let token = CancellationToken::new();
     let cut = token.clone().drop_guard();
-    hyper::rt::Executor::execute(&Spawner::new(env), async move {
+    place.env.spawn("agent", async move {
         // Dropping the connection closes it, whatever was under way.
         drowse_shared::select_biased! {
             () = token.cancelled() => {}
@@ -132,22 +132,23 @@ pub async fn dial(env: &Env, executor: &Arc<dyn Executor>, id: SpaceId) -> Resul
             }
         }
     });
-    Ok(Line { sender, cut })
+    Ok(Line { sender, cut, patience: place.patience })
 }
 
 impl Line {
     /// Sends a request and waits for the head of its answer; the connection then belongs to the answer.
-    async fn send(mut self, request: Request<Body>, limit: Duration) -> Result<Reply, Error> {
-        let response = self.ask(request, limit).await?;
-        Ok(Reply { response, cut: self.cut })
+    async fn send(mut self, request: Request<Body>) -> Result<Reply, Error> {
+        let response = self.ask(request).await?;
+        Ok(Reply { response, cut: self.cut, patience: self.patience })
     }
 
-    async fn ask(&mut self, request: Request<Body>, limit: Duration) -> Result<Response<Incoming>, Error> {
+    async fn ask(&mut self, request: Request<Body>) -> Result<Response<Incoming>, Error> {
         let answer = async {
             self.sender.ready().await.map_err(Error::Broken)?;
             self.sender.send_request(request).await.map_err(Error::Broken)
         };
-        tokio::time::timeout(limit, answer).await.map_err(|_| Error::Late { what: "answer", after: limit })?
+        let answer = tokio::time::timeout(self.patience, answer).await;
+        answer.map_err(|_| Error::Late { what: "answer", after: self.patience })?
     }
 
     /// One unary call; the connection can be used again.
@@ -160,9 +161,9 @@ impl Line {
         let mut request = request("POST", method.to_owned(), Body::from(message.to_string()))?;
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         identify(&mut request, user);
-        let response = self.ask(request, HEAD).await?;
+        let response = self.ask(request).await?;
         let status = response.status();
-        let body = whole(response.into_body(), ANSWER_BYTES_MAX).await?;
+        let body = whole(response.into_body(), ANSWER_BYTES_MAX, self.patience).await?;
         if !status.is_success() {
             return Err(refused(status, &body));
         }
@@ -189,10 +190,10 @@ fn identify(request: &mut Request<Body>, user: Option<&str>) {
     }
 }
 
-async fn whole(body: Incoming, limit: usize) -> Result<Bytes, Error> {
+async fn whole(body: Incoming, limit: usize, patience: Duration) -> Result<Bytes, Error> {
     let collect = Limited::new(body, limit).collect();
-    match tokio::time::timeout(HEAD, collect).await {
-        Err(_) => Err(Error::Late { what: "finish its answer", after: HEAD }),
+    match tokio::time::timeout(patience, collect).await {
+        Err(_) => Err(Error::Late { what: "finish its answer", after: patience }),
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
             let message = format!("the answer is larger than {limit} bytes");

@@ -98,7 +98,7 @@ fn kept(what: &str, kept: Result<(), ledger::Error>) {
 
 /// Checks in with one gateway until the daemon ends. Failures are logged when they change.
 pub async fn run(node: Arc<Node>, gateway: String) {
-    let client = client::<Full<Bytes>>(&node.env);
+    let client = client::<Full<Bytes>>(&node.env, node.config.limits);
     let interval = node.config.check_in;
     let mut said = None;
     loop {

@@ -1,9 +1,11 @@
+use std::time::Duration;
+
 use bytes::{Buf, Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde::Deserialize;
 
-use super::{Error, PAUSE, kind_of_word};
+use super::{Error, kind_of_word};
 
 const HEAD_BYTES: usize = 5;
 const END_STREAM: u8 = 2;
@@ -24,6 +26,8 @@ pub(super) fn wrap(message: &[u8]) -> Vec<u8> {
 pub(super) struct Envelopes {
     body: Incoming,
     buffer: BytesMut,
+    /// Longest silence of the agent.
+    patience: Duration,
 }
 
 #[derive(Deserialize, Default)]
@@ -40,8 +44,8 @@ struct Refusal {
 }
 
 impl Envelopes {
-    pub(super) fn new(body: Incoming) -> Self {
-        Self { body, buffer: BytesMut::new() }
+    pub(super) fn new(body: Incoming, patience: Duration) -> Self {
+        Self { body, buffer: BytesMut::new(), patience }
     }
 
     /// The next message; `None` at the end of the stream. The agent sends a keepalive when it has nothing to say.
@@ -57,9 +61,9 @@ impl Envelopes {
                     Err(Error::Refused { kind, message: refusal.message })
                 });
             }
-            let frame = tokio::time::timeout(PAUSE, self.body.frame())
+            let frame = tokio::time::timeout(self.patience, self.body.frame())
                 .await
-                .map_err(|_| Error::Late { what: "say anything", after: PAUSE })?;
+                .map_err(|_| Error::Late { what: "say anything", after: self.patience })?;
             match frame {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {

@@ -1,11 +1,15 @@
 use std::{
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use axum::body::Body;
 use bytes::Bytes;
-use drowse_shared::api::files::{FileEntry, FileKind, Written};
+use drowse_shared::{
+    api::files::{FileEntry, FileKind, Written},
+    http::pace::{Pace, Paused},
+};
 use http::{HeaderValue, header};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
@@ -16,7 +20,7 @@ use serde_json::json;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::DropGuard;
 
-use super::{ANSWER_BYTES_MAX, Error, HEAD, Kind, Line, PAUSE, Reply, refused, request, whole};
+use super::{ANSWER_BYTES_MAX, Error, Kind, Line, Reply, refused, request, whole};
 
 const FILES: &str = "/files";
 const LIST: &str = "/filesystem.Filesystem/ListDir";
@@ -71,7 +75,7 @@ impl Content {
             return Err(larger());
         }
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        match whole(self.body.body, limit).await {
+        match whole(self.body.body, limit, self.body.patience).await {
             Err(Error::Refused { kind: Kind::TooMuch, .. }) => Err(larger()),
             read => read,
         }
@@ -83,18 +87,19 @@ impl Content {
 /// # Errors
 /// Why it cannot be read.
 pub async fn read(line: Line, target: Target<'_>) -> Result<Content, Error> {
-    let Reply { response, cut } = line.send(request("GET", target.uri(), Body::empty())?, HEAD).await?;
+    let Reply { response, cut, patience } = line.send(request("GET", target.uri(), Body::empty())?).await?;
     let status = response.status();
     if !status.is_success() {
-        return Err(refused(status, &whole(response.into_body(), ANSWER_BYTES_MAX).await?));
+        return Err(refused(status, &whole(response.into_body(), ANSWER_BYTES_MAX, patience).await?));
     }
     let length = response.headers().get(header::CONTENT_LENGTH);
     let size_bytes = length.and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok());
     let body = response.into_body();
-    Ok(Content { size_bytes, body: Guarded { body, _cut: cut, pause: None } })
+    Ok(Content { size_bytes, body: Guarded { body, _cut: cut, patience, pause: None } })
 }
 
-/// Writes a file whole; a body that breaks off changes nothing. The connection can be used again.
+/// Writes a file whole; a body that breaks off changes nothing. The connection can be used again. An upload takes as long as
+/// its sender sends: `pace` tells whether it is he who is waited for.
 ///
 /// # Errors
 /// Why it cannot be written.
@@ -103,6 +108,7 @@ pub async fn write(
     target: Target<'_>,
     body: Body,
     length: Option<u64>,
+    pace: &Pace,
 ) -> Result<Written, Error> {
     #[derive(Deserialize)]
     struct Info {
@@ -115,14 +121,17 @@ pub async fn write(
     if let Some(length) = length {
         request.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
-    // An upload takes as long as its caller sends; the agent ends it when the caller pauses.
+    let patience = line.patience;
     let answer = async {
         line.sender.ready().await.map_err(Error::Broken)?;
         line.sender.send_request(request).await.map_err(upload)
     };
-    let response = answer.await?;
+    let response = drowse_shared::select_biased! {
+        response = answer => response?,
+        () = pace.quiet(patience) => return Err(Error::Late { what: "take the upload", after: patience }),
+    };
     let status = response.status();
-    let body = whole(response.into_body(), ANSWER_BYTES_MAX).await?;
+    let body = whole(response.into_body(), ANSWER_BYTES_MAX, patience).await?;
     if !status.is_success() {
         return Err(refused(status, &body));
     }
@@ -134,6 +143,9 @@ pub async fn write(
 
 /// A request that failed because its own body did is the caller's doing.
 fn upload(error: hyper::Error) -> Error {
+    if let Some(Paused(patience)) = Paused::caused(&error) {
+        return Error::UploadPaused(patience);
+    }
     if error.is_user() { Error::UploadCut } else { Error::Broken(error) }
 }
 
@@ -203,6 +215,7 @@ impl From<Info> for FileEntry {
 struct Guarded {
     body: Incoming,
     _cut: DropGuard,
+    patience: Duration,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
@@ -218,9 +231,10 @@ impl http_body::Body for Guarded {
             self.pause = None;
             return Poll::Ready(frame.map(|frame| frame.map_err(Error::Broken)));
         }
-        let pause = self.pause.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + PAUSE)));
+        let patience = self.patience;
+        let pause = self.pause.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + patience)));
         ready!(pause.as_mut().poll(cx));
-        Poll::Ready(Some(Err(Error::Late { what: "go on with the file", after: PAUSE })))
+        Poll::Ready(Some(Err(Error::Late { what: "go on with the file", after: patience })))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -14,8 +14,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
-    ANSWER_BYTES_MAX, Error, HEAD, dial, envelope::Envelopes, envelope::wrap, identify, refused, request,
-    whole,
+    ANSWER_BYTES_MAX, Error, dial, envelope::Envelopes, envelope::wrap, identify, refused, request, whole,
 };
 use crate::executor::Executor;
 
@@ -24,6 +23,8 @@ const SEND_INPUT: &str = "/process.Process/SendInput";
 const CLOSE_STDIN: &str = "/process.Process/CloseStdin";
 const CONNECT: &str = "/process.Process/Connect";
 const SEND_SIGNAL: &str = "/process.Process/SendSignal";
+/// Seconds after which a quiet stream says that it is there.
+const KEEPALIVE: &str = "keepalive-ping-interval";
 /// Bytes of stdin in one message.
 const STDIN_PIECE_BYTES: usize = 64 << 10;
 /// How long the agent may take to kill a tree whose time is up, before nobody waits any more.
@@ -180,6 +181,15 @@ pub struct Place {
     pub executor: Arc<dyn Executor>,
     /// The space.
     pub id: SpaceId,
+    /// Longest wait for whatever its agent does.
+    pub patience: Duration,
+}
+
+impl Place {
+    /// How often the agent is asked to say that it is there while a command is quiet: a few times before it is given up.
+    fn keepalive(&self) -> HeaderValue {
+        HeaderValue::from((self.patience / 4).as_secs().max(1))
+    }
 }
 
 /// Runs a command to its end, or, detached, to its start. Dropping the future kills what is not detached.
@@ -194,11 +204,12 @@ pub async fn run(
     started: impl FnOnce(u32),
     alive: impl Fn(),
 ) -> Result<Outcome, Error> {
-    let line = dial(&place.env, &place.executor, place.id).await?;
+    let line = dial(place).await?;
     let mut request = request("POST", START.to_owned(), Body::from(command.message))?;
     identify(&mut request, command.user.as_deref());
     let headers = request.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/connect+json"));
+    headers.insert(KEEPALIVE, place.keepalive());
     if !command.stays {
         headers.insert("drowse-on-disconnect", HeaderValue::from_static("kill"));
     }
@@ -207,9 +218,9 @@ pub async fn run(
         headers.insert("drowse-timeout-ms", HeaderValue::from(ms));
     }
     let began = Instant::now();
-    let reply = line.send(request, HEAD).await?;
-    let mut events = Envelopes::new(reply.response.into_body());
-    let mut outcome = Outcome { pid: start(&mut events).await?, ..Outcome::default() };
+    let reply = line.send(request).await?;
+    let mut events = Envelopes::new(reply.response.into_body(), place.patience);
+    let mut outcome = Outcome { pid: start(&mut events, place.patience).await?, ..Outcome::default() };
     started(outcome.pid);
     if command.detach {
         if let Some(stdin) = command.stdin {
@@ -254,14 +265,15 @@ pub async fn join(
     started: impl FnOnce(u32),
     alive: impl Fn(),
 ) -> Result<Outcome, Error> {
-    let line = dial(&place.env, &place.executor, place.id).await?;
+    let line = dial(place).await?;
     let message = wrap(json!({ "process": { "tag": tag } }).to_string().as_bytes());
     let mut request = request("POST", CONNECT.to_owned(), Body::from(message))?;
     let json = HeaderValue::from_static("application/connect+json");
     request.headers_mut().insert(header::CONTENT_TYPE, json);
-    let reply = line.send(request, HEAD).await?;
-    let mut events = Envelopes::new(reply.response.into_body());
-    let mut outcome = Outcome { pid: start(&mut events).await?, ..Outcome::default() };
+    request.headers_mut().insert(KEEPALIVE, place.keepalive());
+    let reply = line.send(request).await?;
+    let mut events = Envelopes::new(reply.response.into_body(), place.patience);
+    let mut outcome = Outcome { pid: start(&mut events, place.patience).await?, ..Outcome::default() };
     started(outcome.pid);
     if !detached {
         tokio::time::timeout(limit, read(&mut events, &mut outcome, &alive))
@@ -277,23 +289,23 @@ pub async fn join(
 /// # Errors
 /// That it is not there any more, or why it could not be done.
 pub async fn kill(place: &Place, tag: &str) -> Result<(), Error> {
-    let mut line = dial(&place.env, &place.executor, place.id).await?;
+    let mut line = dial(place).await?;
     let message = json!({ "process": { "tag": tag }, "signal": "SIGNAL_SIGKILL" });
     let mut request = request("POST", SEND_SIGNAL.to_owned(), Body::from(message.to_string()))?;
     let headers = request.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert("drowse-tree", HeaderValue::from_static("1"));
-    let response = line.ask(request, KILL).await?;
+    let response = line.ask(request).await?;
     let status = response.status();
-    let body = whole(response.into_body(), ANSWER_BYTES_MAX).await?;
+    let body = whole(response.into_body(), ANSWER_BYTES_MAX, place.patience).await?;
     if status.is_success() { Ok(()) } else { Err(refused(status, &body)) }
 }
 
 /// The first event is the start.
-async fn start(events: &mut Envelopes) -> Result<u32, Error> {
-    let message = tokio::time::timeout(HEAD, events.next())
+async fn start(events: &mut Envelopes, patience: Duration) -> Result<u32, Error> {
+    let message = tokio::time::timeout(patience, events.next())
         .await
-        .map_err(|_| Error::Late { what: "start the command", after: HEAD })??
+        .map_err(|_| Error::Late { what: "start the command", after: patience })??
         .ok_or_else(|| Error::Nonsense("a stream without a start".to_owned()))?;
     let message: Message<'_> = serde_json::from_slice(&message).map_err(nonsense)?;
     message
@@ -332,7 +344,7 @@ fn nonsense(error: serde_json::Error) -> Error {
 /// Writes stdin piece by piece, then closes it. A command that does not read it, or has ended, is no error.
 async fn feed(place: &Place, pid: u32, mut stdin: Bytes) {
     let fed = async {
-        let mut line = dial(&place.env, &place.executor, place.id).await?;
+        let mut line = dial(place).await?;
         let process = json!({ "pid": pid });
         while !stdin.is_empty() {
             let piece = stdin.split_to(stdin.len().min(STDIN_PIECE_BYTES));

@@ -66,6 +66,7 @@ pub fn agent(error: &agent_client::Error) -> Error {
             };
             Error::new(code, message.clone())
         }
+        E::UploadPaused(_) => Error::new(Code::RequestTimeout, error.to_string()),
         E::UploadCut => Error::new(Code::InvalidRequest, error.to_string()),
         E::Late { .. } => Error::new(Code::RuntimeTimeout, error.to_string()),
         E::Unreachable(_) | E::Broken(_) | E::Nonsense(_) => {

@@ -1,9 +1,12 @@
 use std::sync::Arc;
 
-use axum::extract::State;
-use drowse_shared::api::{
-    Error,
-    exec::{ExecCommand, ExecResult},
+use axum::{Extension, extract::State};
+use drowse_shared::{
+    api::{
+        Error,
+        exec::{ExecCommand, ExecResult},
+    },
+    http::deadline::Deadline,
 };
 
 use super::{expect::Sender, request::Json};
@@ -16,8 +19,10 @@ use crate::{
 pub(super) async fn exec(
     State(node): State<Arc<Node>>,
     sender: Sender,
+    Extension(deadline): Extension<Deadline>,
     Json(wish): Json<ExecCommand>,
 ) -> Result<axum::Json<ExecResult>, Error> {
+    deadline.extend(wish.patience());
     let misled = sender.misled(&wish.name);
     let answer = match wish.idempotency_key.is_some() {
         true => keyed::exec(&node, wish.clone()).await,

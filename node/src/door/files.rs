@@ -16,6 +16,7 @@ use drowse_shared::{
         },
         spaces::Resumed,
     },
+    http::{deadline::Deadline, pace::Pace},
     name::SpaceRef,
 };
 use http::{HeaderMap, HeaderValue, header};
@@ -43,11 +44,11 @@ async fn reach(
     verb: &'static str,
 ) -> Result<(Line, Space, Option<Resumed>), Error> {
     let (row, resumed) = wake::used(node, space, verb).await.map_err(sender.misled(space))?;
-    match dial(&node.env, &node.executor, row.id).await {
+    match dial(&node.place(row.id)).await {
         Ok(line) => Ok((line, row, resumed)),
         Err(crate::agent_client::Error::Unreachable(why)) => {
             let (row, again) = wake::revive(node, &row, &why, verb).await?;
-            let line = dial(&node.env, &node.executor, row.id).await.map_err(|why| error::agent(&why))?;
+            let line = dial(&node.place(row.id)).await.map_err(|why| error::agent(&why))?;
             Ok((line, row, again.or(resumed)))
         }
         Err(why) => Err(error::agent(&why)),
@@ -99,7 +100,11 @@ pub(super) async fn write(
         let _running = node.live.run(row.id, "writeFile".to_owned(), node.env.clock.wall());
         let target =
             Target { path: &stream.path, user: stream.user.as_deref(), mode: stream.mode.as_deref() };
-        let written = files::write(&mut line, target, body, length(&parts.headers))
+        let pace = parts.extensions.get::<Pace>().cloned().unwrap_or_default();
+        if let Some(deadline) = parts.extensions.get::<Deadline>() {
+            deadline.lift();
+        }
+        let written = files::write(&mut line, target, body, length(&parts.headers), &pace)
             .await
             .map_err(|why| error::agent(&why))?;
         node.touch(&row, "writeFile");
@@ -110,8 +115,9 @@ pub(super) async fn write(
     let (mut line, _, resumed) = reach(&node, sender, &wish.name, "writeFile").await?;
     let target =
         Target { path: wish.path.as_bytes(), user: wish.user.as_deref(), mode: wish.mode.as_deref() };
-    let written =
-        files::write(&mut line, target, Body::from(content), None).await.map_err(|why| error::agent(&why))?;
+    let written = files::write(&mut line, target, Body::from(content), None, &Pace::default())
+        .await
+        .map_err(|why| error::agent(&why))?;
     Ok(axum::Json(FilesWritten { files: vec![written], resumed }))
 }
 
@@ -129,7 +135,7 @@ pub(super) async fn write_many(
     let mut written = Vec::with_capacity(contents.len());
     for (path, mode, bytes) in contents {
         let target = Target { path: path.as_bytes(), user: wish.user.as_deref(), mode: mode.as_deref() };
-        let file = files::write(&mut line, target, Body::from(bytes), None)
+        let file = files::write(&mut line, target, Body::from(bytes), None, &Pace::default())
             .await
             .map_err(|why| error::agent(&why).with("written", written.len()).with("path", path.clone()))?;
         written.push(file);

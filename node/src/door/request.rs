@@ -9,7 +9,7 @@ use drowse_shared::{
     api::{
         Code, Error, JSON_BODY_BYTES_MAX, WRITE_FILES_BODY_BYTES_MAX, files::octal, headers::SPACE, parse,
     },
-    http::drain,
+    http::{drain, pace::Paused},
     name::SpaceRef,
 };
 use garde::Validate;
@@ -69,13 +69,16 @@ async fn whole(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Byte
     let collected = tokio::time::timeout(PATIENCE, Limited::new(&mut body, limit).collect()).await;
     let late = || {
         let message = format!("the body did not arrive within {} s", PATIENCE.as_secs());
-        Error::new(Code::InvalidRequest, message)
+        Error::new(Code::RequestTimeout, message)
     };
     match collected.map_err(|_| late())? {
         Ok(whole) => Ok(whole.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
             drain(body).await;
             Err(too_large())
+        }
+        Err(error) if let Some(paused) = Paused::caused(&*error) => {
+            Err(Error::new(Code::RequestTimeout, paused.to_string()))
         }
         Err(_) => Err(Error::new(Code::InvalidRequest, "the body ended early")),
     }

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use axum::{
+    Extension,
     extract::State,
     response::{IntoResponse, Response},
 };
@@ -12,6 +13,7 @@ use drowse_shared::{
             UpdatePolicy,
         },
     },
+    http::deadline::Deadline,
     name::SpaceRef,
 };
 use garde::Validate;
@@ -34,8 +36,10 @@ type Answer<T> = Result<axum::Json<T>, Error>;
 pub(super) async fn acquire(
     State(node): State<Arc<Node>>,
     sender: Sender,
+    Extension(deadline): Extension<Deadline>,
     Json(wish): Json<AcquireSpace>,
 ) -> Result<Response, Error> {
+    deadline.extend(wish.patience());
     let space = wish.name.clone();
     let outcome = create::acquire(&node, wish, sender.licence()).await.map_err(sender.misled(&space))?;
     Ok(match outcome {

@@ -1,6 +1,6 @@
 //! Enough of envd for tests: a handful of commands, files in memory.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -107,7 +107,9 @@ fn start(machine: &Machine, id: SpaceId, headers: &HeaderMap, body: &[u8]) -> Re
     let order = message(body.get(5..).unwrap_or_default())?;
     let timeout_ms = headers.get("drowse-timeout-ms").and_then(|v| v.to_str().ok()?.parse().ok());
     let tag = order["tag"].as_str().map(str::to_owned);
-    let order = Order::read(&order["process"], order["stdin"] == true, timeout_ms)?;
+    let mut order = Order::read(&order["process"], order["stdin"] == true, timeout_ms)?;
+    let keepalive = headers.get("keepalive-ping-interval").and_then(|v| v.to_str().ok()?.parse().ok());
+    order.keepalive = keepalive.map_or(order.keepalive, Duration::from_secs);
     let events = process::run(machine.clone(), id, order, tag).map(|event| Ok(Frame::data(event)));
     Ok(Response::new(StreamBody::new(events).boxed_unsync()))
 }

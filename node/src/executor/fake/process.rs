@@ -12,6 +12,8 @@ use super::{Machine, agent::No};
 
 /// Pieces of stdin that wait for a command.
 const STDIN_PIECES: usize = 4;
+/// How long a stream is quiet when its reader does not say.
+const KEEPALIVE: Duration = Duration::from_secs(90);
 /// Directories a command may start in.
 const DIRECTORIES: [&str; 4] = ["/", "/home", "/home/user", "/tmp"];
 
@@ -32,6 +34,8 @@ pub(super) struct Order {
     act: Act,
     stdin: bool,
     timeout: Option<Duration>,
+    /// How long it may be quiet before it says that it is there.
+    pub(super) keepalive: Duration,
 }
 
 impl Order {
@@ -60,7 +64,8 @@ impl Order {
                 return Err((400, "invalid_argument", format!("cmd {program:?}: No such file or directory")));
             }
         };
-        Ok(Self { act, stdin, timeout: timeout_ms.map(Duration::from_millis) })
+        let timeout = timeout_ms.map(Duration::from_millis);
+        Ok(Self { act, stdin, timeout, keepalive: KEEPALIVE })
     }
 }
 
@@ -108,7 +113,15 @@ pub(super) fn run(
     let (pid, killed) = machine.spawn(id, order.stdin.then_some(send), tag);
     let running = Running { machine, id, pid };
     let started = stream::iter([event(&json!({ "start": { "pid": pid } }))]);
-    let rest = stream::once(async move { work(order, stdin, killed).await }).flat_map(stream::iter);
+    let keepalive = order.keepalive;
+    let rest = stream::unfold(Some(Box::pin(work(order, stdin, killed))), move |work| async move {
+        let mut work = work?;
+        Some(drowse_shared::select_biased! {
+            events = &mut work => (events, None),
+            () = tokio::time::sleep(keepalive) => (vec![event(&json!({ "keepalive": {} }))], Some(work)),
+        })
+    });
+    let rest = rest.flat_map(stream::iter);
     started.chain(rest).chain(stream::once(async move {
         drop(running);
         envelope(2, b"{}")
