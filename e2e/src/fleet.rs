@@ -1,15 +1,9 @@
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    net::SocketAddr,
-    time::Duration,
-};
+use std::{collections::BTreeSet, net::SocketAddr, time::Duration};
 
 use camino::Utf8PathBuf;
 use drowse_shared::api::{
-    exec::ExecResult,
-    nodes::{LookupAnswer, Node as NodeEntry, NodeList, NodeState},
-    spaces::{Acquired, Space, SpaceList},
+    nodes::{Node as NodeEntry, NodeList, NodeState},
+    spaces::SpaceList,
 };
 use serde_json::{Value, json};
 
@@ -20,6 +14,13 @@ use crate::{
     relay::Relay,
     wait::eventually,
 };
+
+/// A fleet before it starts.
+mod plan;
+/// The verbs of a story, and what the nodes hold by their own word.
+mod story;
+
+pub use plan::Plan;
 
 /// A fleet comes up within this, on a machine that compiles beside it.
 const UP_WITHIN: Duration = Duration::from_secs(30);
@@ -35,23 +36,22 @@ pub enum Executor {
     Oci,
 }
 
-/// Describes a fleet before it starts.
-pub struct Plan {
-    executor: Executor,
-    nodes: usize,
-    wired: bool,
-    check_in_seconds: f64,
-    state_bytes: Option<u64>,
-    gateway_env: BTreeMap<String, String>,
-    node_env: BTreeMap<String, String>,
+/// A gateway beside the first.
+pub struct Gateway {
+    /// Its daemon.
+    pub daemon: Daemon,
+    /// What it answers at.
+    pub door: Door,
 }
 
-/// One gateway, its nodes, and the ground they stand on.
+/// A gateway, its nodes, and the ground they stand on.
 pub struct Fleet {
     /// The gateway's daemon.
     pub gateway: Daemon,
     /// What the gateway answers at.
     pub door: Door,
+    /// Further gateways over the same nodes.
+    pub others: Vec<Gateway>,
     /// In order: `n1`, `n2`, …
     pub nodes: Vec<Node>,
     /// Where all of it lies.
@@ -74,98 +74,6 @@ pub struct Node {
     pub outward: Option<Relay>,
     /// Its state directory.
     pub state: Utf8PathBuf,
-}
-
-impl Plan {
-    fn new(executor: Executor, nodes: usize) -> Self {
-        Self {
-            executor,
-            nodes,
-            wired: false,
-            check_in_seconds: 0.2,
-            state_bytes: None,
-            gateway_env: BTreeMap::new(),
-            node_env: BTreeMap::new(),
-        }
-    }
-
-    /// Puts a relay on each wire between the gateway and a node.
-    #[must_use]
-    pub fn wired(mut self) -> Self {
-        self.wired = true;
-        self
-    }
-
-    /// Between two check-ins.
-    #[must_use]
-    pub fn check_in_seconds(mut self, seconds: f64) -> Self {
-        self.check_in_seconds = seconds;
-        self
-    }
-
-    /// Gives each node's state a file system of its own, of this size.
-    #[must_use]
-    pub fn state_bytes(mut self, bytes: u64) -> Self {
-        self.state_bytes = Some(bytes);
-        self
-    }
-
-    /// A setting of the gateway.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "settings are written down in passing, as literals and as values"
-    )]
-    #[must_use]
-    pub fn gateway_env(mut self, key: &str, value: impl ToString) -> Self {
-        self.gateway_env.insert(key.to_owned(), value.to_string());
-        self
-    }
-
-    /// A setting of every node.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "settings are written down in passing, as literals and as values"
-    )]
-    #[must_use]
-    pub fn node_env(mut self, key: &str, value: impl ToString) -> Self {
-        self.node_env.insert(key.to_owned(), value.to_string());
-        self
-    }
-
-    /// Starts the gateway and the nodes, and waits until every node takes new spaces.
-    pub async fn start(self) -> Fleet {
-        let count = self.nodes;
-        let mut fleet = self.lay_out();
-        fleet.gateway.start();
-        for n in 1..=count {
-            let node = fleet.describe_node(&format!("n{n}")).await;
-            fleet.nodes.push(node);
-        }
-        for node in &mut fleet.nodes {
-            node.daemon.start();
-        }
-        fleet.until_all_live().await;
-        fleet
-    }
-
-    fn lay_out(self) -> Fleet {
-        if self.executor == Executor::Oci {
-            let built = fs::read_dir(TEMPLATES).is_ok_and(|mut entries| entries.next().is_some());
-            assert!(built, "no template in {TEMPLATES}: run deploy/base/build first, or use e2e/run");
-        }
-        let ground = Ground::take();
-        let port = free_port();
-        let mut gateway = Daemon::new("gateway", "drowse-gateway", ground.root.join("logs/gateway.log"));
-        gateway.set("DROWSE_TOKEN_FILE", ground.root.join("token"));
-        gateway.set("DROWSE_GATEWAY_LISTEN", format!("127.0.0.1:{port}"));
-        gateway.set("DROWSE_STATE", ground.root.join("gateway"));
-        gateway.set("DROWSE_NEW_FLEET", "true");
-        // A machine that runs tests is busy; only the test about this gate looks at it.
-        gateway.set("DROWSE_CPU_PERCENT_MAX", 100);
-        gateway.env.extend(self.gateway_env.clone());
-        let door = Door::new(&format!("http://127.0.0.1:{port}"), &ground.token);
-        Fleet { gateway, door, nodes: Vec::new(), ground, plan: self, ended: false }
-    }
 }
 
 impl Node {
@@ -207,7 +115,8 @@ impl Fleet {
         daemon.set("DROWSE_NODE_LISTEN", address);
         daemon.set("DROWSE_NODE_ID", id);
         daemon.set("DROWSE_NODE_ENDPOINT", endpoint);
-        daemon.set("DROWSE_GATEWAY", gateway);
+        let others = self.others.iter().map(|other| other.door.endpoint.clone());
+        daemon.set("DROWSE_GATEWAY", std::iter::once(gateway).chain(others).collect::<Vec<_>>().join(","));
         daemon.set("DROWSE_STATE", &state);
         daemon.set("DROWSE_RUN", &ground.run);
         daemon.set("DROWSE_CGROUP_PARENT", &ground.cgroup_parent);
@@ -328,101 +237,6 @@ impl Fleet {
         }
     }
 
-    // The verbs of the story, through the gateway. Each expects success.
-
-    /// Acquires a space.
-    pub async fn acquire(&self, name: &str) -> Acquired {
-        self.door.acquire(name).await.ok()
-    }
-
-    /// Shows a space.
-    pub async fn get(&self, name: &str) -> Space {
-        self.door.get(name).await.ok().space
-    }
-
-    /// Runs a command in a space; it must end with 0. Answers what it printed, without the last newline.
-    pub async fn exec(&self, name: &str, command: &str) -> String {
-        let result = self.door.exec(name, command).await.ok();
-        assert_eq!(result.exit_code, Some(0), "{command:?} in {name}: {result:?}");
-        result.stdout.trim_end_matches('\n').to_owned()
-    }
-
-    /// Starts a command that runs on, and answers its pid.
-    pub async fn detach(&self, name: &str, command: &str) -> u32 {
-        let result: ExecResult = self.door.detach(name, command).await.ok();
-        assert!(result.detached, "{result:?}");
-        result.pid
-    }
-
-    /// Writes a file.
-    pub async fn write(&self, name: &str, path: &str, content: impl Into<Vec<u8>>) {
-        self.door.write(name, path.as_bytes(), content.into()).await.ok();
-    }
-
-    /// Reads a file.
-    pub async fn read(&self, name: &str, path: &str) -> Vec<u8> {
-        self.door.read(name, path.as_bytes()).await.octets()
-    }
-
-    /// Destroys a space; whether there was one.
-    pub async fn destroy(&self, name: &str) -> bool {
-        self.door.destroy(name).await.ok().destroyed
-    }
-
-    /// Suspends a space.
-    pub async fn freeze(&self, name: &str) -> Space {
-        self.door.turn("freezeSpace", name).await.ok().space
-    }
-
-    /// Every space whose name begins so, over all pages.
-    pub async fn list(&self, prefix: &str) -> Vec<Space> {
-        let mut all = Vec::new();
-        let mut filters = json!({ "namePrefix": prefix });
-        loop {
-            let page: SpaceList = self.door.list(filters.clone()).await.ok();
-            assert!(page.silent.is_empty(), "silent: {:?}", page.silent);
-            all.extend(page.spaces);
-            let Some(cursor) = page.next_cursor else { return all };
-            filters["cursor"] = json!(cursor);
-        }
-    }
-
-    /// The nodes whose own ledger holds this name, asked each at its own door.
-    pub async fn holders(&self, name: &str) -> Vec<String> {
-        self.holders_but(name, "").await
-    }
-
-    /// The same, without asking one that does not run.
-    pub async fn holders_but(&self, name: &str, dead: &str) -> Vec<String> {
-        let mut holders = Vec::new();
-        for node in self.nodes.iter().filter(|n| n.id != dead) {
-            if let LookupAnswer::Yes(_) = node.door.lookup(name).await.ok() {
-                holders.push(node.id.clone());
-            }
-        }
-        holders
-    }
-
-    /// The one node that holds this name.
-    ///
-    /// # Panics
-    /// When it is none or several.
-    pub async fn holder(&self, name: &str) -> String {
-        let mut holders = self.holders(name).await;
-        assert_eq!(holders.len(), 1, "{name} is on {holders:?}");
-        holders.remove(0)
-    }
-
-    /// How many spaces each running node holds by its own word.
-    pub async fn spread(&self) -> BTreeMap<String, usize> {
-        let mut spread = BTreeMap::new();
-        for node in &self.nodes {
-            let list: SpaceList = node.door.list(json!({ "limit": 1000 })).await.ok();
-            spread.insert(node.id.clone(), list.spaces.len());
-        }
-        spread
-    }
-
     /// The end of the story: every space is destroyed at its own node, every daemon stops when told, and nothing is
     /// left on the machine.
     ///
@@ -449,6 +263,9 @@ impl Fleet {
             node.daemon.stop().await;
         }
         self.gateway.stop().await;
+        for other in &mut self.others {
+            other.daemon.stop().await;
+        }
         self.ground.drop_small_disks();
         let mut left = Vec::new();
         for _ in 0..250 {

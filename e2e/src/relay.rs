@@ -10,13 +10,17 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream, tcp::OwnedReadHalf, tcp::OwnedWriteHalf},
-    sync::watch,
-};
+use tokio::{net::TcpListener, sync::watch};
 
 use crate::wait::eventually;
+
+/// One connection, carried to its end.
+mod carry;
+/// What may happen to a request, and to the whole wire.
+mod fault;
+
+pub use fault::{Fault, Then, Way};
+use fault::{Lot, Mode};
 
 /// A stretch of wire between two daemons that a test can bend.
 #[derive(Clone)]
@@ -24,32 +28,26 @@ pub struct Relay {
     wire: Arc<Wire>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Mode {
-    Forward,
-    Delay(Duration),
-    /// Packets vanish: connects hang, open connections fall silent.
-    BlackHole,
-}
-
 struct Wire {
     address: SocketAddr,
-    target: Mutex<SocketAddr>,
+    target: SocketAddr,
     listener: TcpListener,
     mode: watch::Sender<Mode>,
-    /// A beginning of what the client says; the next time it is seen, it is held back.
-    hold: Mutex<Option<Vec<u8>>>,
-    held: AtomicU64,
-    /// Held pieces with a smaller number go on.
+    /// The next request that begins so meets this.
+    armed: Mutex<Vec<(Vec<u8>, Fault)>>,
+    met: AtomicU64,
+    /// What met its fault with a smaller number goes on.
     released: watch::Sender<u64>,
-    /// After so many more bytes from the server the connection is cut. `u64::MAX` = never.
-    cut_after: AtomicU64,
     answered: AtomicU64,
+    /// Held requests that were answered after they were let go.
+    late: AtomicU64,
     /// Connections that keep the backlog full while packets vanish.
     fillers: Mutex<Vec<std::net::TcpStream>>,
 }
 
 const BACKLOG: i32 = 128;
+/// What a relay is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Relay {
     /// A relay on a free port that leads to `target`.
@@ -58,14 +56,14 @@ impl Relay {
         let address = listener.local_addr().expect("it is bound");
         let wire = Arc::new(Wire {
             address,
-            target: Mutex::new(target),
+            target,
             listener,
             mode: watch::channel(Mode::Forward).0,
-            hold: Mutex::new(None),
-            held: AtomicU64::new(0),
+            armed: Mutex::new(Vec::new()),
+            met: AtomicU64::new(0),
             released: watch::channel(0).0,
-            cut_after: AtomicU64::new(u64::MAX),
             answered: AtomicU64::new(0),
+            late: AtomicU64::new(0),
             fillers: Mutex::new(Vec::new()),
         });
         tokio::spawn(accept(wire.clone()));
@@ -77,7 +75,9 @@ impl Relay {
         format!("http://{}", self.wire.address)
     }
 
-    /// Lets everything pass at once.
+    // What happens to everything.
+
+    /// Lets everything pass at once. What was lost on the way is not made up for: its connections are reset.
     pub fn forward(&self) {
         rustix::net::listen(&self.wire.listener, BACKLOG).expect("it listens already");
         self.wire.fillers.lock().expect("no panics inside").clear();
@@ -87,6 +87,18 @@ impl Relay {
     /// Every piece arrives so much later.
     pub fn delay(&self, by: Duration) {
         self.wire.mode.send_replace(Mode::Delay(by));
+    }
+
+    /// Connections succeed, and on these ways nothing is read: what is sent waits in the windows, then its sender does.
+    pub fn stall(&self, ways: &[Way]) {
+        let (request, answer) = (ways.contains(&Way::Request), ways.contains(&Way::Answer));
+        self.wire.mode.send_replace(Mode::Stall { request, answer });
+    }
+
+    /// Connections succeed, and what is sent on these ways is taken and never arrives.
+    pub fn lose(&self, ways: &[Way]) {
+        let (request, answer) = (ways.contains(&Way::Request), ways.contains(&Way::Answer));
+        self.wire.mode.send_replace(Mode::Lose { request, answer });
     }
 
     /// Packets vanish from now on: what is connected falls silent, and a new connect gets no answer at all.
@@ -108,37 +120,45 @@ impl Relay {
         panic!("the backlog of a black hole never fills");
     }
 
-    /// Holds back the next piece from the client that begins with `beginning`.
-    pub fn hold(&self, beginning: &str) {
-        *self.wire.hold.lock().expect("no panics inside") = Some(beginning.as_bytes().to_vec());
+    // What happens to one request.
+
+    /// The next request that begins with `beginning` meets this fault.
+    pub fn arm(&self, beginning: &str, fault: Fault) {
+        self.wire.armed.lock().expect("no panics inside").push((beginning.as_bytes().to_vec(), fault));
     }
 
-    /// Forgets a hold that nothing has met.
-    pub fn stop_holding(&self) {
-        *self.wire.hold.lock().expect("no panics inside") = None;
+    /// Forgets what no request has met.
+    pub fn disarm(&self) {
+        self.wire.armed.lock().expect("no panics inside").clear();
     }
 
-    /// How many pieces were ever held back.
-    pub fn held(&self) -> u64 {
-        self.wire.held.load(Ordering::SeqCst)
+    /// How many faults were ever met.
+    pub fn met(&self) -> u64 {
+        self.wire.met.load(Ordering::SeqCst)
     }
 
-    /// Waits until something is held back.
-    pub async fn until_held(&self) {
-        eventually("the relay holds something back", Duration::from_secs(10), || async {
-            (self.held() > 0).then_some(())
+    /// Waits until so many faults were met.
+    pub async fn until_met(&self, count: u64) {
+        eventually("the relay bends what it was told to", PATIENCE, || async {
+            (self.met() >= count).then_some(())
         })
         .await;
     }
 
-    /// Lets go what is held back.
+    /// Lets go what is held; what has lost bytes is reset.
     pub fn release(&self) {
-        self.wire.released.send_replace(self.held());
+        self.wire.released.send_replace(self.met());
     }
 
-    /// Cuts the connection that carries the next `bytes` bytes from the server.
-    pub fn cut_after(&self, bytes: u64) {
-        self.wire.cut_after.store(bytes, Ordering::SeqCst);
+    /// How many held requests were ever answered once they were let go.
+    pub fn late(&self) -> u64 {
+        self.wire.late.load(Ordering::SeqCst)
+    }
+
+    /// Waits until so many were.
+    pub async fn until_late(&self, count: u64) {
+        eventually("what was held is answered", PATIENCE, || async { (self.late() >= count).then_some(()) })
+            .await;
     }
 
     /// Bytes the server has sent so far, whether or not anybody was left to read them.
@@ -158,91 +178,29 @@ async fn accept(wire: Arc<Wire>) {
             _ = mode.changed() => continue,
         };
         if let Ok((client, _)) = client {
-            tokio::spawn(carry(wire.clone(), client));
-        }
-    }
-}
-
-async fn carry(wire: Arc<Wire>, client: TcpStream) {
-    let target = *wire.target.lock().expect("no panics inside");
-    // A client of a dead server sees its connection closed.
-    let Ok(server) = TcpStream::connect(target).await else { return };
-    let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    let (client_read, client_write) = client.into_split();
-    let (server_read, server_write) = server.into_split();
-    let up = tokio::spawn(upwards(wire.clone(), client_read, server_write));
-    let _ = downwards(&wire, server_read, client_write).await;
-    up.abort();
-}
-
-/// Client to server. What was held goes on even if its client has left.
-async fn upwards(wire: Arc<Wire>, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) -> io::Result<()> {
-    let mut buffer = vec![0; 64 << 10];
-    let mut has_held = false;
-    loop {
-        let length = from.read(&mut buffer).await?;
-        pass(&wire).await;
-        if length == 0 && has_held {
-            // The news that the client has left is held for good: the server acts on what it got.
-            return std::future::pending().await;
-        }
-        if length == 0 {
-            return to.shutdown().await;
-        }
-        let piece = &buffer[..length];
-        if wire.holds(piece) {
-            has_held = true;
-            let number = wire.held.fetch_add(1, Ordering::SeqCst);
-            let _ = wire.released.subscribe().wait_for(|released| *released > number).await;
-        }
-        to.write_all(piece).await?;
-    }
-}
-
-/// Server to client.
-async fn downwards(wire: &Wire, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) -> io::Result<()> {
-    let mut buffer = vec![0; 64 << 10];
-    loop {
-        let length = from.read(&mut buffer).await?;
-        wire.answered.fetch_add(length as u64, Ordering::SeqCst);
-        pass(wire).await;
-        if length == 0 {
-            return to.shutdown().await;
-        }
-        let left = wire.cut_after.load(Ordering::SeqCst);
-        if (length as u64) > left {
-            wire.cut_after.store(u64::MAX, Ordering::SeqCst);
-            let part = usize::try_from(left).expect("smaller than a buffer");
-            return to.write_all(&buffer[..part]).await;
-        }
-        if left != u64::MAX {
-            wire.cut_after.store(left - length as u64, Ordering::SeqCst);
-        }
-        // A client that has left does not keep the server from being heard out.
-        let _ = to.write_all(&buffer[..length]).await;
-    }
-}
-
-/// Waits as the mode says.
-async fn pass(wire: &Wire) {
-    let mut mode = wire.mode.subscribe();
-    let now = *mode.borrow_and_update();
-    match now {
-        Mode::Forward => {}
-        Mode::Delay(by) => tokio::time::sleep(by).await,
-        Mode::BlackHole => {
-            let _ = mode.wait_for(|m| *m != Mode::BlackHole).await;
+            tokio::spawn(carry::carry(wire.clone(), client));
         }
     }
 }
 
 impl Wire {
-    fn holds(&self, piece: &[u8]) -> bool {
-        let mut hold = self.hold.lock().expect("no panics inside");
-        let met = hold.as_ref().is_some_and(|beginning| piece.starts_with(beginning));
-        if met {
-            *hold = None;
-        }
-        met
+    /// The fault that a piece from the client meets, if it is the beginning of such a request.
+    fn meets(&self, piece: &[u8]) -> Option<Fault> {
+        let mut armed = self.armed.lock().expect("no panics inside");
+        let met = armed.iter().position(|(beginning, _)| piece.starts_with(beginning))?;
+        Some(armed.remove(met).1)
+    }
+
+    fn lot(&self, way: Way) -> Lot {
+        self.mode.borrow().lot(way)
+    }
+
+    async fn until_readable(&self, way: Way) {
+        // The sender lives in this wire.
+        let _ = self.mode.subscribe().wait_for(|mode| mode.lot(way) != Lot::Wait).await;
+    }
+
+    async fn until_released(&self, number: u64) {
+        let _ = self.released.subscribe().wait_for(|released| *released > number).await;
     }
 }

@@ -1,6 +1,6 @@
 use drowse_e2e::{
     fleet::Fleet,
-    relay::Relay,
+    relay::{Fault, Relay, Then, Way},
     wait::{eventually, seconds},
 };
 
@@ -13,15 +13,15 @@ fn relays(fleet: &Fleet) -> Vec<Relay> {
 /// Starts an acquire whose create is held back on the wire, and lets its client leave.
 async fn abandoned_create(fleet: &Fleet, name: &str) -> Relay {
     let relays = relays(fleet);
-    relays.iter().for_each(|r| r.hold(CREATE));
+    relays.iter().for_each(|r| r.arm(CREATE, Fault::at_once(Way::Request, Then::Hold)));
     let door = fleet.door.apart();
     let (wanted, name) = (name.to_owned(), name);
     let client = tokio::spawn(async move { door.acquire(&wanted).await.status });
     let relay = eventually(&format!("the create of {name} is on the wire"), seconds(10), || async {
-        relays.iter().find(|r| r.held() > 0).cloned()
+        relays.iter().find(|r| r.met() > 0).cloned()
     })
     .await;
-    relays.iter().for_each(Relay::stop_holding);
+    relays.iter().for_each(Relay::disarm);
     client.abort();
     relay
 }
@@ -53,12 +53,8 @@ async fn a_create_that_arrives_after_its_gateway_died_builds_nothing() {
 
     let space = fleet.acquire("a").await.space;
     assert!(fleet.exec("a", "echo here > where; cat where").await == "here");
-    let before = relay.answered();
     relay.release();
-    eventually("the late create is answered", seconds(10), || async {
-        (relay.answered() > before).then_some(())
-    })
-    .await;
+    relay.until_late(1).await;
     assert_eq!(fleet.holder("a").await, space.node.as_str());
     assert_eq!(fleet.acquire("a").await.space.id, space.id);
     assert_eq!(fleet.exec("a", "cat where").await, "here");

@@ -4,7 +4,7 @@ use std::{io::ErrorKind, net::SocketAddr, time::Duration};
 
 use drowse_e2e::{
     ground::Ground,
-    relay::Relay,
+    relay::{Fault, Relay, Then, Way},
     wait::{eventually, seconds},
 };
 use tokio::{
@@ -38,21 +38,132 @@ async fn says(stream: &mut TcpStream, what: &[u8]) -> Vec<u8> {
     answer
 }
 
+async fn nothing_comes(stream: &mut TcpStream) {
+    let mut byte = [0; 1];
+    let heard = tokio::time::timeout(Duration::from_millis(200), stream.read(&mut byte)).await;
+    assert!(heard.is_err(), "nothing may come: {heard:?}");
+}
+
 #[tokio::test]
 async fn a_relay_holds_what_it_is_told_to_even_for_a_client_that_left() {
     let relay = Relay::to(echo().await).await;
     let mut client = TcpStream::connect(address(&relay)).await.expect("it listens");
     assert_eq!(says(&mut client, b"hello").await, b"hello");
-    relay.hold("create");
+    relay.arm("create", Fault::at_once(Way::Request, Then::Hold));
     client.write_all(b"create it").await.expect("it is open");
-    relay.until_held().await;
+    relay.until_met(1).await;
     drop(client);
     let before = relay.answered();
     relay.release();
-    eventually("what was held arrives", seconds(5), || async {
-        (relay.answered() == before + 9).then_some(())
+    relay.until_late(1).await;
+    assert_eq!(relay.answered(), before + 9);
+}
+
+#[tokio::test]
+async fn what_a_relay_holds_reaches_a_server_that_was_started_anew() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let relay = Relay::to(listener.local_addr().expect("it is bound")).await;
+    relay.arm("create", Fault::at_once(Way::Request, Then::Hold));
+    let mut client = TcpStream::connect(address(&relay)).await.expect("it listens");
+    client.write_all(b"create it").await.expect("it is open");
+    relay.until_met(1).await;
+    let (old, _) = listener.accept().await.expect("the relay connects");
+    drop(old);
+    assert_eq!(client.read(&mut [0; 8]).await.expect("an end"), 0, "the client sees that its server went");
+    relay.release();
+    let (mut new, _) = listener.accept().await.expect("the relay connects again");
+    let mut heard = [0; 9];
+    new.read_exact(&mut heard).await.expect("what was held");
+    assert_eq!(&heard, b"create it");
+}
+
+#[tokio::test]
+async fn a_relay_holds_an_answer_and_lets_it_go() {
+    let relay = Relay::to(echo().await).await;
+    relay.arm("ask", Fault::after(Way::Answer, 2, Then::Hold));
+    let mut client = TcpStream::connect(address(&relay)).await.expect("it listens");
+    client.write_all(b"asked").await.expect("it is open");
+    relay.until_met(1).await;
+    let mut answer = [0; 5];
+    client.read_exact(&mut answer[..2]).await.expect("two bytes pass");
+    nothing_comes(&mut client).await;
+    relay.release();
+    client.read_exact(&mut answer[2..]).await.expect("the rest, late");
+    assert_eq!(&answer, b"asked");
+    assert_eq!(says(&mut client, b"again").await, b"again", "the connection is as before");
+}
+
+#[tokio::test]
+async fn a_request_that_is_cut_or_reset_ends_both_ends_its_own_way() {
+    for (then, expected) in [(Then::Cut, None), (Then::Reset, Some(ErrorKind::ConnectionReset))] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let relay = Relay::to(listener.local_addr().expect("it is bound")).await;
+        relay.arm("create", Fault::after(Way::Request, 7, then));
+        let mut client = TcpStream::connect(address(&relay)).await.expect("it listens");
+        client.write_all(b"create it").await.expect("it is open");
+        let (mut server, _) = listener.accept().await.expect("the relay connects");
+        let mut heard = [0; 7];
+        server.read_exact(&mut heard).await.expect("seven bytes pass");
+        assert_eq!(&heard, b"create ");
+        for end in [&mut client, &mut server] {
+            assert_eq!(end.read(&mut heard).await.err().map(|e| e.kind()), expected, "{then:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_wire_that_loses_one_way_carries_the_other_and_is_reset_when_it_is_whole_again() {
+    let relay = Relay::to(echo().await).await;
+    let mut open = TcpStream::connect(address(&relay)).await.expect("it listens");
+    assert_eq!(says(&mut open, b"hello").await, b"hello");
+    relay.lose(&[Way::Answer]);
+    let before = relay.answered();
+    let mut new = TcpStream::connect(address(&relay)).await.expect("a connect succeeds");
+    new.write_all(b"anybody?").await.expect("it is open");
+    eventually("the request is answered", seconds(5), || async {
+        (relay.answered() == before + 8).then_some(())
     })
     .await;
+    nothing_comes(&mut new).await;
+    relay.forward();
+    assert_eq!(
+        new.read(&mut [0; 8]).await.expect_err("its answer is lost").kind(),
+        ErrorKind::ConnectionReset
+    );
+    assert_eq!(says(&mut open, b"hello").await, b"hello", "one that lost nothing goes on");
+}
+
+#[tokio::test]
+async fn a_stalled_wire_fills_the_windows_of_its_sender() {
+    let relay = Relay::to(echo().await).await;
+    relay.stall(&[Way::Request]);
+    let mut client = TcpStream::connect(address(&relay)).await.expect("a connect succeeds");
+    let piece = vec![b'x'; 1 << 20];
+    let flood = async {
+        for sent in 0..64 {
+            if tokio::time::timeout(Duration::from_millis(300), client.write_all(&piece)).await.is_err() {
+                return sent;
+            }
+        }
+        64
+    };
+    let sent = flood.await;
+    assert!(sent < 64, "a sender is stopped before 64 MiB: {sent} MiB");
+}
+
+#[tokio::test]
+async fn a_loss_of_one_request_leaves_its_connection_open_and_silent_until_it_is_let_go() {
+    let relay = Relay::to(echo().await).await;
+    relay.arm("ask", Fault::after(Way::Request, 3, Then::Lose));
+    let mut client = TcpStream::connect(address(&relay)).await.expect("it listens");
+    client.write_all(b"asked").await.expect("it is open");
+    let mut answer = [0; 3];
+    client.read_exact(&mut answer).await.expect("what passed is answered");
+    // Far more than any window: it is taken, so its sender never waits.
+    client.write_all(&vec![b'x'; 32 << 20]).await.expect("it is taken");
+    nothing_comes(&mut client).await;
+    relay.release();
+    assert!(client.read(&mut answer).await.is_err(), "its connection cannot go on");
 }
 
 #[tokio::test]
@@ -67,10 +178,8 @@ async fn a_black_hole_answers_nothing_not_even_a_connect_until_it_is_lifted() {
     });
     assert_eq!(connect.await.expect("no panic").expect_err("no answer").kind(), ErrorKind::TimedOut);
     open.write_all(b"anybody?").await.expect("the kernel takes it");
+    nothing_comes(&mut open).await;
     let mut answer = [0; 8];
-    tokio::time::timeout(Duration::from_millis(300), open.read_exact(&mut answer))
-        .await
-        .expect_err("no answer");
     relay.forward();
     open.read_exact(&mut answer).await.expect("what was late arrives");
     assert_eq!(&answer, b"anybody?");
@@ -81,7 +190,7 @@ async fn a_black_hole_answers_nothing_not_even_a_connect_until_it_is_lifted() {
 #[tokio::test]
 async fn a_cut_wire_ends_after_so_many_bytes() {
     let relay = Relay::to(echo().await).await;
-    relay.cut_after(3);
+    relay.arm("hello", Fault::after(Way::Answer, 3, Then::Cut));
     let mut client = TcpStream::connect(address(&relay)).await.expect("it listens");
     client.write_all(b"hello").await.expect("it is open");
     let mut answer = Vec::new();

@@ -3,7 +3,7 @@ use std::time::Duration;
 use axum::body::{Body, to_bytes};
 use drowse_shared::{
     api::spaces::Acquired,
-    http::{HttpClient, client, why},
+    http::{HttpClient, Limits, client, why},
     seams::Env,
 };
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ pub enum Ended {
 impl Client {
     /// On the host `me`, whose seams are `env`.
     pub fn new(fleet: &Fleet, me: &str, env: &Env) -> Self {
-        Self { fleet: fleet.clone(), me: me.to_owned(), env: env.clone(), http: client(env) }
+        Self { fleet: fleet.clone(), me: me.to_owned(), env: env.clone(), http: client(env, Limits::default()) }
     }
 
     /// One verb about one name, at one gateway. A caller without patience leaves.
