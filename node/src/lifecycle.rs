@@ -32,6 +32,8 @@ pub mod destroy;
 pub mod freeze;
 /// Steps down that nobody asked for: what idles sleeps.
 pub mod idle;
+/// Two disks that carry one name.
+pub mod namesake;
 /// At boot and in the background: ledger and reality are brought together.
 pub mod reconcile;
 /// Leaving a space only its disk.
@@ -183,7 +185,15 @@ impl Node {
             let settled =
                 |node: &Self| ended.into_iter().for_each(|effect| node.reached(effect, Moment::Settled));
             match step(&space.state, event) {
-                Step::Rest => break,
+                Step::Rest => {
+                    if matches!(event, Event::Failed(Effect::Stop, _)) {
+                        // It was said that it failed: the next life is not to end it then.
+                        let state = space.state.clone();
+                        self.settle(&mut space, state).await?;
+                        settled(self);
+                    }
+                    break;
+                }
                 Step::Refuse(refusal) => return Err(failure.unwrap_or_else(|| refused(&space, refusal))),
                 Step::Become(next) => {
                     if matches!(event, Event::Done(Effect::Start | Effect::Thaw)) {

@@ -114,6 +114,8 @@ listed! {
         Reconciled = "reconciled with what was found",
         /// A space whose row was lost.
         Rebuilt = "rebuilt from its card",
+        /// A space that was set aside has its name again.
+        Recalled = "given its name again",
         /// When a space sleeps, or the caller's notes.
         Changed = "policy or metadata changed",
     }

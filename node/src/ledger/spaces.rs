@@ -72,6 +72,19 @@ impl Ledger {
         .await
     }
 
+    /// Spaces whose last effect was begun and has no outcome.
+    ///
+    /// # Errors
+    /// When the ledger cannot be read.
+    pub async fn intending(&self, effect: Effect) -> Result<Vec<SpaceId>, Error> {
+        self.read(move |c| {
+            c.prepare("select id from spaces where intent = ?1")?
+                .query_map(params![effect.word()], |row| parsed(row, 0))?
+                .collect()
+        })
+        .await
+    }
+
     /// How many spaces are in each state.
     ///
     /// # Errors

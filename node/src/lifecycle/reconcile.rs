@@ -3,7 +3,11 @@
 //! At boot only rows are written; what takes time (removals, freezing what must not run) happens behind the open door,
 //! where the slots order it with everything else.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use drowse_shared::{
     api::spaces::State as Word,
@@ -13,16 +17,16 @@ use drowse_shared::{
 
 use futures_util::{StreamExt as _, stream};
 
-use super::freeze;
+use super::{freeze, namesake};
 use crate::{
     door::error::chain,
     executor::{Executor, Found},
-    ledger::{self, Ledger},
+    ledger,
     milestone::{Milestone, Row},
-    node::Node,
+    node::{Node, Slot},
     space::{
         Space, State,
-        state::{Effect, Event, Settled, Step, step},
+        state::{Effect, Event, Step, step},
     },
 };
 
@@ -53,11 +57,14 @@ pub async fn survey(executor: &dyn Executor) -> Option<BTreeMap<SpaceId, Found>>
 }
 
 /// What boot left for later.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Default)]
 pub struct Leftovers {
     /// Found without a row: removed.
     pub debris: Vec<SpaceId>,
     /// Cards that say something else than the ledger: written again.
+    /// Stops that were cut: half of their processes may be gone. They are brought to their end, and their slots are held
+    /// since before the door opened, so that nobody uses what is about to end.
+    pub stops: Vec<(Slot, Space)>,
     pub stale_cards: Vec<SpaceName>,
 }
 
@@ -65,16 +72,14 @@ pub struct Leftovers {
 ///
 /// # Errors
 /// When the ledger cannot be read or written.
-pub async fn boot(
-    node: &Node,
-    found: &BTreeMap<SpaceId, Found>,
-    fresh: bool,
-) -> Result<Leftovers, ledger::Error> {
+pub async fn boot(node: &Node, found: &BTreeMap<SpaceId, Found>) -> Result<Leftovers, ledger::Error> {
     let mut left = Leftovers::default();
     let rows = node.ledger.all().await?;
-    let mut known = BTreeMap::new();
+    let mut known = BTreeSet::new();
+    let mut set_aside = Vec::new();
+    let stopping = node.ledger.intending(Effect::Stop).await?;
     for mut row in rows {
-        known.insert(row.id, ());
+        known.insert(row.id);
         let seen = found.get(&row.id).filter(|found| found.disk);
         let event = seen.map_or(Event::Lost, |found| Event::Found(found.vitality));
         match adopt(node, &mut row, event).await {
@@ -88,26 +93,41 @@ pub async fn boot(
             node.watch(&row);
         }
         let card = seen.and_then(|found| found.card.as_ref());
-        if seen.is_some() && card != Some(&row.card(node.ledger_id)) && !row.state.is_transitional() {
+        if namesake::is_set_aside(&row.state) {
+            set_aside.extend(seen.map(|found| (row, found)));
+        } else if seen.is_some() && card != Some(&row.card(node.ledger_id)) && !row.state.is_transitional() {
             left.stale_cards.push(row.name);
+        if stopping.contains(&row.id) && matches!(row.state, State::Active | State::Frozen) {
+            left.stops.extend(node.slots.try_take(&row.name).map(|slot| (slot, row.clone())));
+        }
         }
     }
-    for found in found.values().filter(|found| !known.contains_key(&found.id)) {
-        match &found.card {
-            Some(card) if card.ledger_id != node.ledger_id => {
+    let mut lost = Vec::new();
+    for found in found.values().filter(|found| !known.contains(&found.id)) {
+        match (&found.card, found.disk) {
+            (Some(card), _) if card.ledger_id != node.ledger_id => {
                 tracing::warn!(space = %found.id, ledger = %card.ledger_id, "a disk of another node lies here; it is left alone");
             }
-            Some(card) if found.disk => rebuild(node, card.clone(), found).await?,
-            // With an empty ledger a disk without a card may be all that is left of a space.
-            None if fresh && found.disk => {
-                tracing::warn!(space = %found.id, "a disk without a readable card lies here; it is left alone");
+            (Some(card), true) => lost.push((card.clone(), found)),
+            // A crash leaves neither: a row is written before its disk and goes after it, and a disk never has a card
+            // without an image. So it is damage, or of a newer version, and may be all that is left of a space.
+            (Some(_), false) | (None, true) => {
+                tracing::error!(space = %found.id, "a disk without a readable card, or a card without a disk, lies here; it is left alone");
             }
-            _ => left.debris.push(found.id),
+            (None, false) => left.debris.push(found.id),
         }
     }
     Ok(left)
 }
 
+    lost.sort_by_key(|(card, _)| namesake::precedence(card));
+    for (card, found) in lost {
+        rebuild(node, card, found).await?;
+    }
+    // Only now is it known who has which name.
+    for (row, found) in set_aside {
+        namesake::recall(node, row, found).await?;
+    }
 /// Settles one row by what was found of it.
 async fn adopt(node: &Node, row: &mut Space, event: Event) -> Result<(), ledger::Error> {
     let (state, intent) = match step(&row.state, event) {
@@ -125,14 +145,14 @@ async fn adopt(node: &Node, row: &mut Space, event: Event) -> Result<(), ledger:
 
 /// The ledger was lost: the card brings the row back.
 async fn rebuild(node: &Node, card: crate::executor::Card, found: &Found) -> Result<(), ledger::Error> {
-    let space = Space::from_card(card, Settled::from(found.vitality).into());
-    if let Some(holder) = node.ledger.by_name(&space.name).await? {
-        tracing::error!(space = %space.id, holder = %holder.id, name = space.name.as_str(), "two disks carry one name; the second is left alone");
-        return Ok(());
+    let holder = node.ledger.by_name(&card.name).await?.map(|holder| holder.id);
+    if let Some(holder) = holder {
+        tracing::error!(space = %found.id, %holder, name = card.name.as_str(), "two disks carry one name; the second is set aside");
     }
     tracing::info!(space = %space.id, name = space.name.as_str(), state = %space.state.word(), "rebuilt from its disk");
     node.watch(&space);
     node.ledger.insert(&space, None).await?;
+    let space = namesake::row(card, found, holder, node.env.clock.wall());
     node.milestones.reached(Milestone::Row(Row::Rebuilt));
     Ok(())
 }
@@ -143,14 +163,6 @@ pub fn identities(found: Option<&BTreeMap<SpaceId, Found>>) -> impl Iterator<Ite
         .into_iter()
         .flat_map(BTreeMap::values)
         .filter_map(|found| found.card.as_ref().map(|card| card.ledger_id))
-}
-
-/// Whether nothing was ever written into this ledger.
-///
-/// # Errors
-/// When it cannot be read.
-pub async fn is_fresh(ledger: &Ledger) -> Result<bool, ledger::Error> {
-    Ok(ledger.ledger_id().await?.is_none())
 }
 
 /// Behind the open door: removes leftovers, then looks after what was left unfinished until the daemon ends.
@@ -209,6 +221,10 @@ async fn sweep(node: &Arc<Node>) {
             let done = node.finish("sweep", async move {
                 let _slot = slot;
                 worker.drive(row, event).await
+    // Its card keeps the name it had.
+    if namesake::is_set_aside(&space.state) {
+        return;
+    }
             });
             if let Err(error) = done.await {
                 tracing::warn!(name = name.as_str(), %error, "a removal has not come to its end yet");
@@ -226,7 +242,7 @@ async fn sweep(node: &Arc<Node>) {
 pub async fn suspend(node: &Arc<Node>) {
     let names = node.ledger.in_state(Word::Active).await.unwrap_or_default();
     // Beside each other: a space that is wedged holds up no other.
-    let frozen = stream::iter(names).for_each_concurrent(SUSPEND_AT_ONCE, |name| async move {
+    let frozen = stream::iter(names).for_each_concurrent(AT_ONCE, |name| async move {
         if let Err(error) = freeze::freeze(node, &SpaceRef::Name(name.clone())).await {
             tracing::warn!(name = name.as_str(), %error, "a space of this removed node could not be frozen yet");
         }

@@ -110,6 +110,7 @@ async fn leftovers_go_and_what_may_be_data_stays() {
     let debris = life.id("debris").await;
     life.node.ledger.forget(debris).await.expect("written");
     life.crash().await;
+    ground.machine.lose_disk(debris);
     ground.machine.spoil_card(debris);
     ground.machine.spoil_card(spoilt);
     ground.machine.lose_disk(lost);
@@ -128,15 +129,82 @@ async fn leftovers_go_and_what_may_be_data_stays() {
     .await;
     eventually("a spoilt card is written again", || async { ground.machine.bodies()[0].1.is_some() }).await;
 
-    // With the ledger lost as well, a disk without a card is not touched.
+    // With the ledger lost as well, a disk without a card may be all that is left: it is not touched, however often the
+    // node starts.
     life.crash().await;
     ground.machine.spoil_card(spoilt);
+    lose_ledger(&ground);
+    for restarts in 0..3 {
+        let life = ground.start().await;
+        life.acquire("another").await;
+        assert_eq!(ground.machine.bodies().len(), 2, "after {restarts} restarts");
+        life.crash().await;
+    }
+}
+
+fn lose_ledger(ground: &Ground) {
     for file in ["ledger.db", "ledger.db-wal", "ledger.db-shm"] {
         let _ = std::fs::remove_file(ground.state.join(file));
     }
+}
+
+#[tokio::test]
+async fn two_disks_of_one_name_are_both_kept_and_a_person_chooses() {
+    let ground = Ground::new();
     let life = ground.start().await;
-    life.acquire("another").await;
-    assert_eq!(ground.machine.bodies().len(), 2);
+    life.acquire("a").await;
+    let first = life.id("a").await;
+    // Its row is lost and the name is given away, as when a disk is put back from a copy.
+    life.node.ledger.forget(first).await.expect("written");
+    life.acquire("a").await;
+    let second = life.id("a").await;
+    life.crash().await;
+    for ledger_is_lost in [false, false, true] {
+        if ledger_is_lost {
+            lose_ledger(&ground);
+        }
+        let life = ground.start().await;
+        assert_eq!(life.id("a").await, second, "the name means what it meant last");
+        let twin = life.get(&first.to_string()).await;
+        let broken = twin.broken.expect("the other is broken");
+        assert_eq!(broken.cause, "name_taken");
+        assert!(broken.message.contains(&second.to_string()), "{}", broken.message);
+        assert_ne!(twin.name.as_str(), "a");
+        life.exec(&first.to_string(), "true").await.refused(&Code::SpaceBroken);
+        // Notes about it may change; its card keeps its name.
+        let notes = json!({ "name": first.to_string(), "metadata": { "k": "v" } });
+        life.call("updateMetadata", notes).await.ok::<Value>();
+        life.crash().await;
+    }
+    let life = ground.start().await;
+    life.on("destroySpace", &second.to_string()).await.ok::<Value>();
+    life.crash().await;
+    let life = ground.start().await;
+    let chosen = life.get("a").await;
+    assert_eq!((chosen.id, chosen.state), (first, State::Active), "the name is free, and its own again");
+    life.exec("a", "true").await.ok::<Value>();
+}
+
+#[tokio::test]
+async fn a_stop_that_was_cut_is_brought_to_its_end_before_anybody_uses_the_space() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    for name in ["cut", "failed"] {
+        life.acquire(name).await;
+    }
+    ground.machine.on("stop", None, Some(Fault::Fail));
+    life.on("stopSpace", "failed").await.refused(&Code::RuntimeFailed);
+    ground.machine.on("stop", None, Some(Fault::Hang));
+    drop(tokio::time::timeout(std::time::Duration::from_millis(100), life.on("stopSpace", "cut")).await);
+    eventually("it is begun", || async { ground.machine.calls("stop") == 2 }).await;
+    std::fs::remove_file(ground.state.join("ledger.db.lock")).expect("held by the old life");
+    ground.machine.on("stop", None, None);
+
+    let next = ground.start().await;
+    let run = next.exec("cut", "true").await.ok::<Value>();
+    assert_eq!(run["resumed"], "restarted", "it waited for the stop, and woke it: {run}");
+    assert_eq!(next.state("failed").await, State::Active, "a stop that failed was told so, and is over");
+    assert_eq!(ground.machine.calls("stop"), 3);
 }
 
 #[tokio::test]

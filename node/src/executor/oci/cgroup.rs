@@ -183,33 +183,43 @@ impl Cgroups {
         })
     }
 
+    /// The freezer's file of a workload, and what it takes to suspend and to resume.
+    fn freezer_of(&self, id: SpaceId) -> io::Result<(Utf8PathBuf, &'static str, &'static str)> {
+        let tree = self.freezer()?;
+        let work = self.dir(tree, id).join("work");
+        Ok(match tree.version {
+            Version::V1 => (work.join("freezer.state"), "FROZEN", "THAWED"),
+            Version::V2 => (work.join("cgroup.freeze"), "1", "0"),
+        })
+    }
+
+    /// Whether the workload is suspended or about to be.
+    pub(super) fn is_told_to_freeze(&self, id: SpaceId) -> io::Result<bool> {
+        let (file, _, off) = self.freezer_of(id)?;
+        Ok(read(&file)?.is_some_and(|state| state.trim() != off))
+    }
+
+    /// Tells the freezer, and does not wait for it.
+    pub(super) fn tell_freezer(&self, _: &Leave, id: SpaceId, frozen: bool) -> io::Result<()> {
+        let (file, on, off) = self.freezer_of(id)?;
+        write(&file, if frozen { on } else { off })
+    }
+
     /// Suspends or resumes the workload and waits for it. A freeze that does not end in time is taken back.
     pub(super) fn set_frozen(
         &self,
-        _: &Leave,
+        leave: &Leave,
         id: SpaceId,
         frozen: bool,
         within: Duration,
     ) -> io::Result<bool> {
-        let tree = self.freezer()?;
-        let work = self.dir(tree, id).join("work");
-        let (file, on, off) = match tree.version {
-            Version::V1 => (work.join("freezer.state"), "FROZEN", "THAWED"),
-            Version::V2 => (work.join("cgroup.freeze"), "1", "0"),
-        };
-        let wish = if frozen { on } else { off };
-        let thawed = |id| -> io::Result<bool> {
-            match tree.version {
-                Version::V1 => Ok(read(&file)?.is_none_or(|state| state.trim() == "THAWED")),
-                Version::V2 => self.is_frozen(id).map(|frozen| !frozen),
-            }
-        };
+        let thawed = |id| -> io::Result<bool> { Ok(!self.is_told_to_freeze(id)? && !self.is_frozen(id)?) };
         let deadline = Instant::now() + within;
         let mut polls = 0;
         let mut pause = Duration::from_micros(50);
         loop {
             if polls % POLLS_BETWEEN_WRITES == 0 {
-                write(&file, wish)?;
+                self.tell_freezer(leave, id, frozen)?;
             }
             let done = if frozen { self.is_frozen(id)? } else { thawed(id)? };
             if done {
@@ -217,7 +227,7 @@ impl Cgroups {
             }
             if Instant::now() >= deadline {
                 if frozen {
-                    write(&file, off)?;
+                    self.tell_freezer(leave, id, false)?;
                 }
                 return Ok(false);
             }

@@ -187,8 +187,12 @@ impl Host {
                 Vitality::Frozen | Vitality::Running => {}
             }
             let step = if frozen { Step::Freeze } else { Step::Thaw };
-            let done = host.take(step, |leave| host.cgroups.set_frozen(leave, id, frozen, after));
-            match done.map_err(failed(what, &host.paths.body(id).dir))? {
+            let change = || {
+                // From here on the kernel goes on by itself.
+                host.take(Step::TellFreezer, |leave| host.cgroups.tell_freezer(leave, id, frozen))?;
+                host.take(step, |leave| host.cgroups.set_frozen(leave, id, frozen, after))
+            };
+            match change().map_err(failed(what, &host.paths.body(id).dir))? {
                 true => Ok(()),
                 false => Err(Error::Timeout { what, after }),
             }

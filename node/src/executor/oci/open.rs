@@ -1,11 +1,12 @@
 use std::{fs::Permissions, io, os::fd::AsFd, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
 
 use camino::{Utf8Path, Utf8PathBuf};
-use drowse_shared::seams::Env;
+use drowse_shared::{id::SpaceId, seams::Env};
 use rustix::{mount::FsOpenFlags, process::Resource};
 use tokio::time::Instant;
 
 use super::{
+    super::Vitality,
     OciConfig,
     cgroup::Cgroups,
     disk, find,
@@ -24,6 +25,9 @@ const SOCKET_PATH_BYTES_MAX: usize = 108;
 const SOCKET_PATH_TAIL_BYTES: usize = "/15/0190f0c2a4b87c3d9e0f112233445566/sock/agent".len() + 1;
 /// How long half-made bodies of an earlier life may hold up the boot.
 const SWEEP: Duration = Duration::from_secs(20);
+
+/// How long a workload may take to run again.
+const RESUMED: Duration = Duration::from_secs(1);
 
 /// How long a daemon of the same ledger may take to die.
 const DYING: Duration = Duration::from_secs(3);
@@ -256,30 +260,46 @@ pub(super) fn leave(host: &Host) -> super::Result<bool> {
     Ok(true)
 }
 
-/// Notes the leases of bodies that go on, and ends those that never came to answer.
+/// Notes the leases of bodies that go on, takes back a freeze that was cut, and removes what is left of bodies that never
+/// came to answer or died.
 async fn sweep(host: &Arc<Host>) -> Result<(), Error> {
     let look = |host: &Host| {
-        let mut half_made = Vec::new();
+        let mut dead = Vec::new();
         for id in find::bodies(host)? {
             let body = host.paths.body(id);
             let range = std::fs::read_to_string(body.range()).ok().and_then(|text| text.parse().ok());
             if let Some(range) = range {
                 host.ranges.note(range, id);
             }
-            if !body.started().exists() {
-                half_made.push(id);
+            match host.vitality(id)? {
+                Vitality::Stopped => dead.push(id),
+                Vitality::Frozen => {}
+                Vitality::Running => resume(host, id),
             }
         }
-        Ok(half_made)
+        Ok(dead)
     };
-    let half_made = host.look("list what exists", look).await.map_err(Error::Look)?;
+    let dead = host.look("list what exists", look).await.map_err(Error::Look)?;
     let deadline = Instant::now() + SWEEP;
-    for id in half_made {
+    for id in dead {
         match tokio::time::timeout_at(deadline, stop::stop(host, id, None)).await {
-            Ok(Ok(())) => tracing::info!(%id, "ended a half-made body"),
-            Ok(Err(error)) => tracing::warn!(%id, %error, "a half-made body is left for its next start"),
-            Err(_) => tracing::warn!(%id, "a half-made body is left for its next start: no time"),
+            Ok(Ok(())) => tracing::info!(%id, "removed what was left of a body"),
+            Ok(Err(error)) => tracing::warn!(%id, %error, "what was left of a body stays for its next start"),
+            Err(_) => tracing::warn!(%id, "what was left of a body stays for its next start: no time"),
         }
     }
     Ok(())
+}
+
+/// A workload that was told to freeze and is not frozen yet would be so one moment after it was seen running.
+fn resume(host: &Host, id: SpaceId) {
+    let resumed = match host.cgroups.is_told_to_freeze(id) {
+        Ok(true) => host.take(Step::Thaw, |leave| host.cgroups.set_frozen(leave, id, false, RESUMED)),
+        other => other,
+    };
+    match resumed {
+        Ok(true) => tracing::info!(%id, "took back a freeze that was cut"),
+        Ok(false) => {}
+        Err(error) => tracing::warn!(%id, %error, "a freeze that was cut could not be taken back"),
+    }
 }

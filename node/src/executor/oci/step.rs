@@ -50,6 +50,8 @@ listed! {
         /// The body is marked as started.
         MarkStarted = "mark the body",
 
+        /// The freezer was told.
+        TellFreezer = "tell the freezer",
         /// The workload is suspended.
         Freeze = "freeze the space",
         /// The workload runs.
