@@ -3,7 +3,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     client::Client,
-    demo, down,
+    completions, demo, down,
     failure::{Exit, Outcome},
     fleet, node, space, up,
 };
@@ -42,6 +42,8 @@ enum Command {
     /// Look after nodes
     #[command(subcommand)]
     Node(node::Command),
+    /// Print what a shell needs to complete commands, flags and their values
+    Completions(completions::Args),
     /// Show acquire, exec, freeze and wake with their times
     #[command(hide = true)]
     Demo(demo::Args),
@@ -61,6 +63,7 @@ pub(crate) async fn run(args: Args) -> Outcome<Exit> {
     match command {
         Command::Up(up) => return up::run(up, state).await,
         Command::Down => return down::run(state).await,
+        Command::Completions(args) => return completions::run(&args),
         _ => {}
     }
     let context = Context { client: Client::new(fleet::find(state.as_deref())?)?, json };
@@ -69,7 +72,7 @@ pub(crate) async fn run(args: Args) -> Outcome<Exit> {
             Command::Space(command) => space::run(command, &context).await,
             Command::Node(command) => node::run(command, &context).await,
             Command::Demo(args) => demo::run(&args, &context).await,
-            Command::Up(_) | Command::Down => Ok(Exit::OK),
+            Command::Up(_) | Command::Down | Command::Completions(_) => Ok(Exit::OK),
         }
     };
     drowse_shared::select_biased! {

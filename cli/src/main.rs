@@ -8,6 +8,8 @@ use clap::Parser;
 mod args;
 /// Talks to a fleet over the native API.
 mod client;
+/// Completions for shells.
+mod completions;
 /// What the README's first minute shows.
 mod demo;
 /// Clears what a killed fleet left on this machine.

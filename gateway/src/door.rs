@@ -23,73 +23,79 @@ use axum::{
     extract::{DefaultBodyLimit, Request, State},
     middleware::from_fn_with_state,
     response::{IntoResponse as _, Response},
-    routing::{get, post},
+    routing::{MethodRouter, get, post},
 };
 use drowse_shared::{
-    api::{Code, Error, nodes::Build},
+    api::{
+        Code, Error, document,
+        health::Health,
+        verbs::{Door, OPENAPI, PAGES, Verb, counted},
+    },
     nearest::nearest,
 };
 use http::header;
-use serde_json::json;
 
 use crate::service::Gateway;
 
-/// Verbs about one space that exists, in a JSON body or, for the streaming ones, in the query.
-const SPACE_VERBS: [&str; 12] = [
-    "getSpace",
-    "execCommand",
-    "writeFiles",
-    "readFile",
-    "writeFile",
-    "listFiles",
-    "freezeSpace",
-    "stopSpace",
-    "wakeSpace",
-    "touchSpace",
-    "updatePolicy",
-    "updateMetadata",
-];
-/// The rest.
-const OTHER_VERBS: [&str; 7] =
-    ["acquireSpace", "destroySpace", "listSpaces", "checkIn", "listNodes", "removeNode", "readmitNode"];
-
 /// Every route.
 pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
-    let mut router = Router::new();
-    for verb in SPACE_VERBS {
-        router = router.route(&format!("/{verb}"), post(spaces::use_space));
-    }
+    let routed = |router: Router<_>, verb: &Verb| match handler(*verb) {
+        Some(route) => router.route(verb.path(), route),
+        None => router,
+    };
+    let router = Verb::ALL.iter().fold(Router::new(), routed);
     router
-        .route("/acquireSpace", post(acquire::acquire))
-        .route("/destroySpace", post(destroy::destroy))
-        .route("/listSpaces", post(list::list))
-        .route("/checkIn", post(nodes::check_in))
-        .route("/listNodes", post(nodes::list))
-        .route("/removeNode", post(nodes::remove))
-        .route("/readmitNode", post(nodes::readmit))
         .route("/healthz", get(healthz))
         .route("/metrics", get(metrics))
+        .route(OPENAPI, get(document::serve))
         .method_not_allowed_fallback(wrong_method)
         .fallback(unknown)
         // Every body is read within a bound of its own.
         .layer(DefaultBodyLimit::disable())
+        .layer(from_fn_with_state(gateway.clone(), front::in_time))
         .layer(from_fn_with_state(gateway.clone(), front::front))
         .with_state(gateway)
 }
 
-/// The verb as one of a fixed set of words, for counters.
-fn verb(path: &str) -> &'static str {
-    let name = path.trim_start_matches('/');
-    let known = SPACE_VERBS.into_iter().chain(OTHER_VERBS).chain(["healthz", "metrics"]);
-    known.into_iter().find(|verb| *verb == name).unwrap_or("unknown")
+/// Who answers a verb here; nobody, if it lives at nodes.
+fn handler(verb: Verb) -> Option<MethodRouter<Arc<Gateway>>> {
+    Some(match verb {
+        Verb::AcquireSpace => post(acquire::acquire),
+        Verb::DestroySpace => post(destroy::destroy),
+        Verb::ListSpaces => post(list::list),
+        // About one space that exists, in a JSON body or, for the streaming ones, in the query.
+        Verb::GetSpace
+        | Verb::ExecCommand
+        | Verb::WriteFiles
+        | Verb::ReadFile
+        | Verb::WriteFile
+        | Verb::ListFiles
+        | Verb::FreezeSpace
+        | Verb::StopSpace
+        | Verb::WakeSpace
+        | Verb::TouchSpace
+        | Verb::UpdatePolicy
+        | Verb::UpdateMetadata => post(spaces::use_space),
+        Verb::CheckIn => post(nodes::check_in),
+        Verb::ListNodes => post(nodes::list),
+        Verb::RemoveNode => post(nodes::remove),
+        Verb::ReadmitNode => post(nodes::readmit),
+        Verb::Report | Verb::Lookup => return None,
+    })
 }
 
-async fn healthz() -> Json<serde_json::Value> {
-    Json(json!({ "status": "ok", "build": Build::this() }))
+/// The verb as one of a fixed set of words, for counters.
+fn verb(path: &str) -> &'static str {
+    counted(path).unwrap_or("unknown")
+}
+
+async fn healthz(State(gateway): State<Arc<Gateway>>) -> Json<Health> {
+    Json(Health::of(&gateway.watchdog))
 }
 
 async fn metrics(State(gateway): State<Arc<Gateway>>) -> Result<Response, Error> {
-    let text = gateway.metrics.text(&gateway.nodes.fleet);
+    let text =
+        gateway.metrics.text(&gateway.nodes.fleet, &gateway.watchdog, gateway.tables(), &gateway.counts);
     let text = text.map_err(|_| Error::new(Code::Internal, "the metrics cannot be written"))?;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
@@ -97,7 +103,7 @@ async fn metrics(State(gateway): State<Arc<Gateway>>) -> Result<Response, Error>
 
 async fn wrong_method(request: Request) -> Response {
     let path = request.uri().path();
-    let wants = if matches!(path, "/healthz" | "/metrics") { "GET" } else { "POST" };
+    let wants = if PAGES.contains(&path) { "GET" } else { "POST" };
     let message = format!("{path} wants {wants}, this was {}", request.method());
     let mut response = Error::new(Code::MethodNotAllowed, message).into_response();
     response.headers_mut().insert(header::ALLOW, http::HeaderValue::from_static(wants));
@@ -107,7 +113,7 @@ async fn wrong_method(request: Request) -> Response {
 async fn unknown(request: Request) -> Error {
     let path = request.uri().path();
     let name = path.trim_start_matches('/');
-    if matches!(name, "lookup" | "report") {
+    if Verb::read(path).is_some_and(|verb| !verb.is_at(Door::Gateway)) {
         return Error::new(
             Code::UnknownVerb,
             format!("{name} is a verb of nodes; a gateway does not answer it"),
@@ -123,7 +129,7 @@ async fn unknown(request: Request) -> Error {
 
 /// A verb so near that it was probably meant.
 fn closest(name: &str) -> Option<&'static str> {
-    nearest(name, SPACE_VERBS.into_iter().chain(OTHER_VERBS))
+    nearest(name, Verb::words(Door::Gateway))
 }
 
 #[cfg(test)]
@@ -146,6 +152,13 @@ mod tests {
         }
         assert_eq!(closest("acquirespace"), Some("acquireSpace"));
         assert_eq!(closest("execComand"), Some("execCommand"));
+    }
+
+    #[test]
+    fn the_router_answers_what_the_list_of_verbs_says() {
+        for verb in Verb::ALL {
+            assert_eq!(handler(*verb).is_some(), verb.is_at(Door::Gateway), "{verb:?}");
+        }
     }
 
     #[test]

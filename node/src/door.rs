@@ -5,13 +5,17 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    extract::Request,
-    middleware,
+    extract::{Request, State},
+    middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{any, get, post},
+    routing::{MethodRouter, any, get, post},
 };
 use drowse_shared::{
-    api::{Code, Error},
+    api::{
+        Code, Error, document,
+        verbs::{Door, OPENAPI, PAGES, Verb},
+    },
+    http::deadline::{Keeper, keep},
     nearest::nearest,
 };
 
@@ -38,67 +42,60 @@ mod request;
 /// The verbs about spaces themselves.
 mod spaces;
 
-/// What a node serves.
-const VERBS: [&str; 17] = [
-    "acquireSpace",
-    "destroySpace",
-    "execCommand",
-    "freezeSpace",
-    "getSpace",
-    "listFiles",
-    "listSpaces",
-    "lookup",
-    "readFile",
-    "report",
-    "stopSpace",
-    "touchSpace",
-    "updateMetadata",
-    "updatePolicy",
-    "wakeSpace",
-    "writeFile",
-    "writeFiles",
-];
-
-/// Verbs that live at the gateway.
-const GATEWAY_VERBS: [&str; 4] = ["checkIn", "listNodes", "readmitNode", "removeNode"];
-
 /// Everything the node answers.
 pub fn router(node: Arc<Node>) -> Router {
-    Router::new()
-        // Clients, and gateways for them.
-        .route("/acquireSpace", post(spaces::acquire))
-        .route("/getSpace", post(spaces::get))
-        .route("/listSpaces", post(spaces::list))
-        .route("/freezeSpace", post(spaces::freeze))
-        .route("/stopSpace", post(spaces::stop))
-        .route("/wakeSpace", post(spaces::wake))
-        .route("/touchSpace", post(spaces::touch))
-        .route("/updatePolicy", post(spaces::update_policy))
-        .route("/updateMetadata", post(spaces::update_metadata))
-        .route("/destroySpace", post(spaces::destroy))
-        .route("/execCommand", post(exec::exec))
-        .route("/readFile", post(files::read))
-        .route("/writeFile", post(files::write))
-        .route("/writeFiles", post(files::write_many))
-        .route("/listFiles", post(files::list))
-        // Gateways.
-        .route("/lookup", post(fleet::lookup))
-        .route("/report", post(fleet::report))
-        // Operators and their machines.
+    let routed = |router: Router<_>, verb: &Verb| match handler(*verb) {
+        Some(route) => router.route(verb.path(), route),
+        None => router,
+    };
+    let router = Verb::ALL.iter().fold(Router::new(), routed);
+    router
         .route("/healthz", get(fleet::healthz))
         .route("/metrics", get(metrics::show))
+        .route(OPENAPI, get(document::serve))
         .method_not_allowed_fallback(wrong_method)
         .fallback(any(unknown))
         .layer(middleware::from_fn_with_state(node.clone(), expect::check))
+        .layer(middleware::from_fn_with_state(node.clone(), in_time))
         .layer(middleware::from_fn_with_state(node.clone(), auth::check))
         .layer(middleware::from_fn_with_state(node.clone(), log::watch))
         .with_state(node)
 }
 
+/// Who answers a verb here; nobody, if it lives at the gateway.
+fn handler(verb: Verb) -> Option<MethodRouter<Arc<Node>>> {
+    Some(match verb {
+        // Clients, and gateways for them.
+        Verb::AcquireSpace => post(spaces::acquire),
+        Verb::GetSpace => post(spaces::get),
+        Verb::ListSpaces => post(spaces::list),
+        Verb::FreezeSpace => post(spaces::freeze),
+        Verb::StopSpace => post(spaces::stop),
+        Verb::WakeSpace => post(spaces::wake),
+        Verb::TouchSpace => post(spaces::touch),
+        Verb::UpdatePolicy => post(spaces::update_policy),
+        Verb::UpdateMetadata => post(spaces::update_metadata),
+        Verb::DestroySpace => post(spaces::destroy),
+        Verb::ExecCommand => post(exec::exec),
+        Verb::ReadFile => post(files::read),
+        Verb::WriteFile => post(files::write),
+        Verb::WriteFiles => post(files::write_many),
+        Verb::ListFiles => post(files::list),
+        // Gateways.
+        Verb::Lookup => post(fleet::lookup),
+        Verb::Report => post(fleet::report),
+        Verb::CheckIn | Verb::ListNodes | Verb::RemoveNode | Verb::ReadmitNode => return None,
+    })
+}
+
+async fn in_time(State(node): State<Arc<Node>>, request: Request, next: Next) -> Response {
+    keep(Keeper::Node, node.config.limits, request, next).await
+}
+
 async fn wrong_method(request: Request) -> Response {
-    let verb = request.uri().path().trim_start_matches('/');
-    let wants = if VERBS.contains(&verb) { "POST" } else { "GET" };
-    let message = format!("{verb} wants {wants}, not {}", request.method());
+    let path = request.uri().path();
+    let wants = if PAGES.contains(&path) { "GET" } else { "POST" };
+    let message = format!("{path} wants {wants}, not {}", request.method());
     let mut response = Error::new(Code::MethodNotAllowed, message).into_response();
     response.headers_mut().insert(http::header::ALLOW, http::HeaderValue::from_static(wants));
     response
@@ -106,25 +103,35 @@ async fn wrong_method(request: Request) -> Response {
 
 async fn unknown(request: Request) -> Error {
     let verb = request.uri().path().trim_matches('/');
-    if GATEWAY_VERBS.contains(&verb) {
+    if Verb::read(verb).is_some_and(|verb| !verb.is_at(Door::Node)) {
         return Error::new(Code::UnknownVerb, format!("{verb} lives at the gateway; this is a node"));
     }
     let shown: String = verb.chars().take(64).collect();
     let message = match closest(verb) {
         Some(closest) => format!("there is no verb {shown:?}; the closest is {closest}"),
-        None => format!("there is no verb {shown:?}; verbs are {}", VERBS.join(", ")),
+        None => {
+            let verbs: Vec<_> = Verb::words(Door::Node).collect();
+            format!("there is no verb {shown:?}; verbs are {}", verbs.join(", "))
+        }
     };
     Error::new(Code::UnknownVerb, message)
 }
 
 /// The verb that takes the fewest edits, if it takes few.
 fn closest(asked: &str) -> Option<&'static str> {
-    nearest(asked, VERBS)
+    nearest(asked, Verb::words(Door::Node))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_router_answers_what_the_list_of_verbs_says() {
+        for verb in Verb::ALL {
+            assert_eq!(handler(*verb).is_some(), verb.is_at(Door::Node), "{verb:?}");
+        }
+    }
 
     #[test]
     fn a_slip_is_answered_with_the_verb_that_was_meant() {

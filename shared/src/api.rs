@@ -5,20 +5,24 @@
 
 /// Where a page of a list begins.
 pub mod cursor;
+/// The OpenAPI document, as it is served.
+pub mod document;
 /// The one error body and its stable codes.
 pub mod error;
 /// Running a command.
 pub mod exec;
 /// Files in a space.
 pub mod files;
-/// Whether a daemon answers.
-pub mod health;
 /// Header names and the values they carry.
 pub mod headers;
+/// Whether a daemon answers.
+pub mod health;
 /// What nodes and gateway say to each other: check-in, roster, configuration, lookup.
 pub mod nodes;
 /// What a space is: state, policy, spec, metadata, and the verbs that read or change them.
 pub mod spaces;
+/// Every verb, and which door answers it.
+pub mod verbs;
 
 pub use error::{Code, Error};
 

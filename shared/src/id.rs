@@ -101,6 +101,7 @@ hex_id!(
 
 /// How many times a space has changed hands. Only grows. A space that never left its node stays at 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Epoch(pub u64);
 

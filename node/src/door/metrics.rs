@@ -7,7 +7,10 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use drowse_shared::api::{Code, Error, nodes::Reading, spaces::State as Word};
+use drowse_shared::{
+    api::{Code, Error, nodes::Reading, spaces::State as Word, verbs::counted},
+    seams::Counts,
+};
 use http::header;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -29,6 +32,11 @@ struct Answered {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Named {
+    name: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct InState {
     state: String,
 }
@@ -42,6 +50,9 @@ pub struct Metrics {
     memory_available: Gauge,
     disk_available: Gauge,
     cpu_percent: Gauge<f64, AtomicU64>,
+    loops_stalled: Gauge,
+    tasks: Family<Named, Gauge>,
+    connections: Family<Named, Gauge>,
 }
 
 impl Default for Metrics {
@@ -54,6 +65,9 @@ impl Default for Metrics {
             memory_available: Gauge::default(),
             disk_available: Gauge::default(),
             cpu_percent: Gauge::default(),
+            loops_stalled: Gauge::default(),
+            tasks: Family::default(),
+            connections: Family::default(),
             registry: Registry::default(),
         };
         registry.register("requests", "Requests answered, by verb and status", metrics.requests.clone());
@@ -69,6 +83,11 @@ impl Default for Metrics {
         let disk = metrics.disk_available.clone();
         registry.register_with_unit("disk_available", "Room for disks", Unit::Bytes, disk);
         registry.register("cpu_percent", "Processor time in use, of all cores", metrics.cpu_percent.clone());
+        let loops = metrics.loops_stalled.clone();
+        registry.register("loops_stalled", "Loops of this daemon that make no progress", loops);
+        registry.register("tasks", "Tasks and blocking jobs under way, by name", metrics.tasks.clone());
+        let connections = metrics.connections.clone();
+        registry.register("connections", "Open connections, by who opened them", connections);
         Self { registry, ..metrics }
     }
 }
@@ -76,10 +95,8 @@ impl Default for Metrics {
 impl Metrics {
     /// A request was answered.
     pub fn answered(&self, path: &str, status: u16, took: Duration) {
-        let verb = path.trim_start_matches('/');
-        let known = super::VERBS.contains(&verb) || matches!(verb, "healthz" | "metrics");
         // What strangers type must not make labels.
-        let verb = if known { verb } else { "other" }.to_owned();
+        let verb = counted(path).unwrap_or("other").to_owned();
         self.requests.get_or_create(&Answered { verb, status }).inc();
         self.seconds.observe(took.as_secs_f64());
     }
@@ -92,6 +109,15 @@ impl Metrics {
         self.memory_available.set(signed(reading.memory_available_bytes));
         self.disk_available.set(signed(reading.disk.map_or(0, |disk| disk.available_bytes)));
         self.cpu_percent.set(reading.cpu_percent.unwrap_or(0.0));
+    }
+
+    fn open(&self, counts: &Counts) {
+        for (name, count) in counts.tasks() {
+            self.tasks.get_or_create(&Named { name }).set(signed(count));
+        }
+        for (name, count) in [("accepted", counts.accepted()), ("dialled", counts.dialled())] {
+            self.connections.get_or_create(&Named { name }).set(signed(count));
+        }
     }
 
     fn text(&self) -> Result<String, std::fmt::Error> {
@@ -110,6 +136,9 @@ pub(super) async fn show(State(node): State<Arc<Node>>) -> Result<Response, Erro
     if let Some(reading) = reading::reading(&node).await {
         node.metrics.measured(&reading);
     }
+    node.metrics.open(&node.counts);
+    let stalled = node.watchdog.stalled(tokio::time::Instant::now()).len();
+    node.metrics.loops_stalled.set(signed(stalled as u64));
     let text =
         node.metrics.text().map_err(|_| Error::new(Code::Internal, "the metrics could not be written"))?;
     Ok(([(header::CONTENT_TYPE, TEXT)], text).into_response())

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 pub const RETRY_AFTER_SECONDS: u64 = 5;
 
 macro_rules! codes {
-    ($( $(#[$doc:meta])* $name:ident = $text:literal, $status:ident; )*) => {
+    ($( #[doc = $says:literal] $name:ident = $text:literal, $status:ident; )*) => {
         /// What went wrong, as a stable word. Every code is explained in `docs/ERRORS.md`.
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Code { $( $(#[$doc])* $name, )*
+        pub enum Code { $( #[doc = $says] $name, )*
             /// A code of a newer version.
             Other(String),
         }
@@ -23,6 +23,11 @@ macro_rules! codes {
             /// The code as it stands on the wire.
             pub fn as_str(&self) -> &str {
                 match self { $( Code::$name => $text, )* Code::Other(text) => text }
+            }
+
+            /// What it means, in a sentence.
+            pub fn says(&self) -> &'static str {
+                match self { $( Code::$name => $says.trim_ascii(), )* Code::Other(_) => "A code of a newer version." }
             }
 
             /// The HTTP status it is sent with.

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
@@ -8,6 +8,8 @@ use crate::name::SpaceRef;
 
 /// Seconds a command may take when the caller does not say.
 pub const TIMEOUT_SECONDS: u64 = 300;
+/// Longest a command may run, in seconds, unless it is detached.
+pub const TIMEOUT_SECONDS_MAX: u64 = 86_400;
 /// Bytes of each output stream that an answer carries.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 /// Characters of an idempotency key.
@@ -21,6 +23,7 @@ pub const KEY_KEPT_SECONDS: u64 = 86_400;
 
 /// How output is written into JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum OutputEncoding {
     /// As text; bytes that are not UTF-8 become U+FFFD.
@@ -32,17 +35,18 @@ pub enum OutputEncoding {
 
 /// `execCommand`. Exactly one of `command` (for a shell) and `argv`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct ExecCommand {
     /// The space, by name or id.
     pub name: SpaceRef,
     /// A line for `/bin/bash -c`.
-    #[garde(inner(length(bytes, min = 1)), custom(one_of(&self.argv)))]
+    #[garde(length(bytes, min = 1), custom(one_of(&self.argv)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// A program and its arguments, found by `PATH`.
-    #[garde(inner(length(min = 1, max = 10_000)))]
+    #[garde(length(min = 1, max = 10_000))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub argv: Option<Vec<String>>,
     /// What the command reads, as text.
@@ -57,15 +61,15 @@ pub struct ExecCommand {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// Working directory; the user's home when absent.
-    #[garde(inner(length(bytes, min = 1, max = 4096), custom(no_nul)))]
+    #[garde(length(bytes, min = 1, max = 4096), inner(custom(no_nul)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// Who runs it; `user` when absent.
-    #[garde(inner(length(bytes, min = 1, max = 256), custom(no_nul)))]
+    #[garde(length(bytes, min = 1, max = 256), inner(custom(no_nul)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// After so many seconds the command and everything it started are killed. 300 when absent.
-    #[garde(inner(range(min = 1, max = 86_400)))]
+    #[garde(range(min = 1, max = TIMEOUT_SECONDS_MAX))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<u64>,
     /// Answer as soon as it runs, and let it run when the caller leaves.
@@ -75,9 +79,19 @@ pub struct ExecCommand {
     #[serde(default)]
     pub output_encoding: OutputEncoding,
     /// The same key for the same space runs the command once: whoever asks again gets the same answer.
-    #[garde(inner(length(bytes, min = 1, max = KEY_LENGTH_MAX), custom(visible)))]
+    #[garde(length(bytes, min = 1, max = KEY_LENGTH_MAX), inner(custom(visible)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
+}
+
+impl ExecCommand {
+    /// How long its answer may take for the command's sake.
+    pub fn patience(&self) -> Duration {
+        if self.detach {
+            return Duration::ZERO;
+        }
+        Duration::from_secs(self.timeout_seconds.unwrap_or(TIMEOUT_SECONDS))
+    }
 }
 
 fn visible(key: &str, _: &()) -> garde::Result {
@@ -126,6 +140,7 @@ pub(super) fn no_nul(text: &str, _: &()) -> garde::Result {
 
 /// What `execCommand` answers when the command has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ExecResult {
     /// Exit code; 128 + n after signal n; absent for a detached command.

@@ -3,6 +3,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{exec::no_nul, spaces::Resumed};
+#[cfg(test)]
+use crate::api::document::Moment;
 use crate::name::SpaceRef;
 
 /// Largest file that `readFile` puts into JSON, in bytes. The streaming form has no limit.
@@ -12,6 +14,7 @@ pub const JSON_FILE_BYTES_MAX: u64 = 8 << 20;
 ///
 /// The path is percent-decoded as bytes, so that names that are not UTF-8 can be reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct FileQuery {
     /// The space, by name or id; `Drowse-Space` may carry it instead.
@@ -26,6 +29,7 @@ pub struct FileQuery {
 
 /// `readFile` as JSON, for small files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct ReadFile {
@@ -35,13 +39,14 @@ pub struct ReadFile {
     #[garde(length(bytes, min = 1, max = 4096), custom(no_nul))]
     pub path: String,
     /// Whose rights apply; `user` when absent.
-    #[garde(inner(length(bytes, min = 1, max = 256), custom(no_nul)))]
+    #[garde(length(bytes, min = 1, max = 256), inner(custom(no_nul)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
 
 /// What `readFile` answers as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FileContent {
     /// As asked.
@@ -57,6 +62,7 @@ pub struct FileContent {
 
 /// One file to write. Exactly one of `content` and `contentBase64`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct NewFile {
@@ -94,6 +100,7 @@ pub fn octal(mode: &str, _: &()) -> garde::Result {
 
 /// `writeFiles`: all of them, in order, each replaced whole or left as it was.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct WriteFiles {
@@ -103,13 +110,14 @@ pub struct WriteFiles {
     #[garde(length(min = 1, max = 1000), dive)]
     pub files: Vec<NewFile>,
     /// Whose files they are; `user` when absent.
-    #[garde(inner(length(bytes, min = 1, max = 256), custom(no_nul)))]
+    #[garde(length(bytes, min = 1, max = 256), inner(custom(no_nul)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
 
 /// `writeFile` as JSON, for one small file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct WriteFile {
@@ -130,13 +138,14 @@ pub struct WriteFile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// Whose file it is; `user` when absent.
-    #[garde(inner(length(bytes, min = 1, max = 256), custom(no_nul)))]
+    #[garde(length(bytes, min = 1, max = 256), inner(custom(no_nul)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
 
 /// A file that was written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Written {
     /// Absolute.
@@ -147,6 +156,7 @@ pub struct Written {
 
 /// What `writeFiles` and `writeFile` answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FilesWritten {
     /// In the order of the request.
@@ -158,27 +168,29 @@ pub struct FilesWritten {
 
 /// `listFiles`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct ListFiles {
     /// The space, by name or id.
     pub name: SpaceRef,
     /// A directory; the user's home when absent.
-    #[garde(inner(length(bytes, min = 1, max = 4096), custom(no_nul)))]
+    #[garde(length(bytes, min = 1, max = 4096), inner(custom(no_nul)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     /// How deep to look; 1 when absent.
-    #[garde(inner(range(min = 1, max = 64)))]
+    #[garde(range(min = 1, max = 64))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub depth: Option<u32>,
     /// Whose rights apply; `user` when absent.
-    #[garde(inner(length(bytes, min = 1, max = 256), custom(no_nul)))]
+    #[garde(length(bytes, min = 1, max = 256), inner(custom(no_nul)))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
 
 /// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum FileKind {
     /// A regular file, or a link to one.
@@ -193,6 +205,7 @@ pub enum FileKind {
 
 /// One entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FileEntry {
     /// Its name.
@@ -213,6 +226,7 @@ pub struct FileEntry {
     /// Group's name.
     pub group: String,
     /// Last change of its content.
+    #[cfg_attr(test, schemars(with = "Moment"))]
     pub modified_at: Timestamp,
     /// Where a link leads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -221,6 +235,7 @@ pub struct FileEntry {
 
 /// What `listFiles` answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FileList {
     /// Directory by directory, each in byte order of the name.

@@ -9,6 +9,7 @@ use crate::watchdog::Watchdog;
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Health {
     /// How it is.
@@ -22,6 +23,7 @@ pub struct Health {
 
 /// How a daemon is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Status {
     /// It answers, and every loop makes progress.
@@ -32,6 +34,7 @@ pub enum Status {
 
 /// A loop without progress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Loop {
     /// Which.

@@ -5,6 +5,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::spaces::{Policy, Spec, State};
+#[cfg(test)]
+use crate::api::document::Moment;
 use crate::{
     id::{BootId, Epoch, FleetId, LedgerId, NodeId, SpaceId, Ticket},
     name::{SpaceName, SpaceRef},
@@ -20,6 +22,7 @@ pub const WIRE_VERSION: u32 = 1;
 
 /// Where a daemon comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Build {
     /// Of the crate.
@@ -41,6 +44,7 @@ impl Build {
 
 /// What a node measures of its machine and counts of its spaces.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Reading {
     /// Cores of the machine.
@@ -63,6 +67,7 @@ pub struct Reading {
 
 /// A file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Disk {
     /// Its size.
@@ -73,6 +78,7 @@ pub struct Disk {
 
 /// The fleet's configuration, as nodes hold a copy of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Bundle {
     /// Whose configuration it is.
@@ -85,6 +91,7 @@ pub struct Bundle {
 
 /// Settings of the whole fleet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Settings {
     /// Policy of a new space whose caller does not say.
@@ -103,6 +110,7 @@ impl Default for Settings {
 
 /// Which bundle a node holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct BundleVersion {
     /// Whose configuration it is.
@@ -113,6 +121,7 @@ pub struct BundleVersion {
 
 /// `checkIn`: a node to a gateway, every interval; the same is the answer of `report`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 #[garde(allow_unvalidated)]
 pub struct CheckIn {
@@ -177,6 +186,7 @@ pub fn origin(endpoint: &str, _: &()) -> garde::Result {
 
 /// What the gateway answers to a check-in. `R` is a roster, or one that is written down already.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", bound(deserialize = "R: Deserialize<'de>"))]
 pub struct CheckedIn<R = Roster> {
     /// Whether the node is taken; `removed` means: freeze your spaces and wait to be readmitted.
@@ -198,6 +208,7 @@ pub struct CheckedIn<R = Roster> {
 
 /// What a gateway thinks of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Standing {
     /// A node of the fleet.
@@ -210,6 +221,7 @@ pub enum Standing {
 
 /// `report`: the gateway asks a node to check in now, and shows it the newest roster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", bound(deserialize = "R: Deserialize<'de>"))]
 #[garde(allow_unvalidated)]
 pub struct Report<R = Roster> {
@@ -229,6 +241,7 @@ impl Default for Report {
 
 /// Why a lookup asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Intent {
     /// To read or use; a "no" promises nothing.
@@ -240,6 +253,7 @@ pub enum Intent {
 
 /// `lookup`: does this node hold the space?
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 #[garde(allow_unvalidated)]
 pub struct Lookup {
@@ -258,6 +272,7 @@ pub struct Lookup {
 
 /// What `lookup` answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", tag = "answer")]
 pub enum LookupAnswer {
     /// This node holds it.
@@ -273,6 +288,7 @@ pub enum LookupAnswer {
 
 /// A space as its node knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Held {
     /// Its id.
@@ -289,6 +305,7 @@ pub struct Held {
 
 /// How a node holds a space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Holding {
     /// It lives on this node for good.
@@ -297,6 +314,7 @@ pub enum Holding {
 
 /// A node that did not answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Silent {
     /// Which.
@@ -307,12 +325,14 @@ pub struct Silent {
 
 /// `listNodes` needs nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct ListNodes {}
 
 /// A node, as the gateway shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Node {
     /// What an operator calls it.
@@ -331,6 +351,7 @@ pub struct Node {
     pub refuses: Option<String>,
     /// When it last checked in.
     #[serde(default)]
+    #[cfg_attr(test, schemars(with = "Option<Moment>"))]
     pub last_check_in_at: Option<Timestamp>,
     /// Its interval.
     #[serde(default)]
@@ -348,6 +369,7 @@ pub struct Node {
 
 /// Whether a node is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum NodeState {
     /// It checks in.
@@ -362,6 +384,7 @@ pub enum NodeState {
 
 /// What `listNodes` answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct NodeList {
     /// Whose nodes.
@@ -374,6 +397,7 @@ pub struct NodeList {
 
 /// `removeNode`, `readmitNode`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct OneNode {
@@ -383,6 +407,7 @@ pub struct OneNode {
 
 /// What `removeNode` answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRemoved {
     /// Whether there was such a node.
@@ -391,6 +416,7 @@ pub struct NodeRemoved {
 
 /// What `readmitNode` answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct NodeReadmitted {
     /// Whether it serves again. It does not while a conflict is left.
@@ -401,6 +427,7 @@ pub struct NodeReadmitted {
 
 /// One name on several nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Conflict {
     /// The name.

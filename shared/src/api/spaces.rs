@@ -1,9 +1,11 @@
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use garde::Validate;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+#[cfg(test)]
+use crate::api::document::Moment;
 use crate::{
     id::{Epoch, NodeId, SpaceId},
     name::{SpaceName, SpaceRef},
@@ -11,6 +13,8 @@ use crate::{
 
 /// Asking for spaces page by page.
 mod list;
+/// The caller's notes.
+mod metadata;
 /// When a space sleeps.
 mod policy;
 /// What a list is in order of.
@@ -18,15 +22,22 @@ mod sort;
 /// What a space may use.
 mod spec;
 
+use metadata::{metadata_fits, optional_metadata_fits};
+
 pub use list::{ListSpaces, PAGE_DEFAULT, PAGE_MAX, PAGE_METADATA_BYTES_MAX, SpaceList};
+pub use metadata::{
+    METADATA_ENTRIES_MAX, METADATA_KEY_CHARACTERS_MAX, METADATA_VALUE_BYTES_MAX, Metadata, metadata_bytes,
+};
 pub use policy::{Policy, PolicyPatch};
 pub use sort::{Key, Order, Place, Sort};
 pub use spec::{Spec, SpecPatch};
 
 /// Longest wait for a wake, in seconds, and the default of `waitSeconds`.
 pub const WAIT_SECONDS: u64 = 30;
+
 /// What a space is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum State {
     /// Being built.
@@ -92,6 +103,7 @@ impl std::fmt::Display for State {
 
 /// How a space came back for the caller of this verb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Resumed {
     /// Its processes went on where they were.
@@ -102,41 +114,9 @@ pub enum Resumed {
     Restored,
 }
 
-/// The caller's own notes about a space.
-pub type Metadata = BTreeMap<String, String>;
-
-/// Most entries in a space's metadata.
-pub const METADATA_ENTRIES_MAX: usize = 64;
-
-/// Bytes of the keys and values.
-pub fn metadata_bytes(metadata: &Metadata) -> usize {
-    metadata.iter().map(|(key, value)| key.len() + value.len()).sum()
-}
-
-fn metadata_fits(metadata: &Metadata, _: &()) -> garde::Result {
-    if metadata.len() > METADATA_ENTRIES_MAX {
-        return Err(garde::Error::new(format!(
-            "has {} entries, at most {METADATA_ENTRIES_MAX}",
-            metadata.len()
-        )));
-    }
-    for (key, value) in metadata {
-        if key.is_empty() || key.chars().count() > 128 || key.chars().any(char::is_control) {
-            return Err(garde::Error::new("a key has 1 to 128 characters and no control characters"));
-        }
-        if value.len() > 4096 {
-            return Err(garde::Error::new(format!("the value of {key:?} is longer than 4,096 bytes")));
-        }
-    }
-    Ok(())
-}
-
-fn optional_metadata_fits(metadata: &Option<Metadata>, context: &()) -> garde::Result {
-    metadata.as_ref().map_or(Ok(()), |m| metadata_fits(m, context))
-}
-
 /// A template as a space pins it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Template {
     /// What it was called when the space was made.
@@ -147,22 +127,26 @@ pub struct Template {
 
 /// Why a space does not sleep, and what comes next.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Awake {
     /// What keeps it awake, or what happened last: `exec make (pid 41)`, `acquireSpace`.
     pub because: String,
     /// Since when.
+    #[cfg_attr(test, schemars(with = "Moment"))]
     pub since: Timestamp,
     /// The next step down, unless something happens first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_step: Option<State>,
     /// When that is due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "Option<Moment>"))]
     pub at: Option<Timestamp>,
 }
 
 /// Why a space is broken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Broken {
     /// A stable word: `disk_missing`, `template_missing`, `disk_damaged`, `name_taken`.
@@ -170,11 +154,13 @@ pub struct Broken {
     /// What happened, and what a person can do.
     pub message: String,
     /// Since when.
+    #[cfg_attr(test, schemars(with = "Moment"))]
     pub since: Timestamp,
 }
 
 /// A space, as every answer shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Space {
     /// Minted once.
@@ -188,8 +174,10 @@ pub struct Space {
     /// How often it has changed hands.
     pub epoch: Epoch,
     /// When it was made.
+    #[cfg_attr(test, schemars(with = "Moment"))]
     pub created_at: Timestamp,
     /// When it was last used.
+    #[cfg_attr(test, schemars(with = "Moment"))]
     pub last_active_at: Timestamp,
     /// When it sleeps.
     pub policy: Policy,
@@ -212,13 +200,14 @@ pub struct Space {
 
 /// `acquireSpace`: the space of this name, whatever state it was in.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct AcquireSpace {
     /// The space, by name; by id only if it exists.
     pub name: SpaceRef,
     /// A template by name; the fleet's default when absent.
-    #[garde(inner(length(chars, min = 1, max = 128)))]
+    #[garde(length(chars, min = 1, max = 128))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
     /// What it may use.
@@ -231,10 +220,18 @@ pub struct AcquireSpace {
     pub policy: Option<PolicyPatch>,
     /// The caller's notes.
     #[garde(custom(optional_metadata_fits))]
+    #[cfg_attr(
+        test,
+        schemars(extend(
+            "maxProperties" = METADATA_ENTRIES_MAX,
+            "propertyNames" = { "minLength": 1, "maxLength": METADATA_KEY_CHARACTERS_MAX },
+            "additionalProperties" = { "type": "string", "maxLength": METADATA_VALUE_BYTES_MAX }
+        ))
+    )]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
     /// How long the answer may wait for the space, in seconds.
-    #[garde(inner(range(max = 3600)))]
+    #[garde(range(max = 3600))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_seconds: Option<u64>,
 }
@@ -248,6 +245,7 @@ impl AcquireSpace {
 
 /// What `acquireSpace` answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Acquired {
     /// The space.
@@ -259,6 +257,7 @@ pub struct Acquired {
     pub resumed: Option<Resumed>,
     /// The state its data is from, if that is not now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "Option<Moment>"))]
     pub as_of: Option<Timestamp>,
     /// Wishes that differ from what the space already is, and were not applied: `template`, `spec`, `policy`, `metadata`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -267,6 +266,7 @@ pub struct Acquired {
 
 /// What `acquireSpace` answers with status 202 when the space needs longer than the caller waits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Waking {
     /// `creating` or `waking`.
@@ -279,6 +279,7 @@ pub struct Waking {
 
 /// A verb that needs nothing but the space: `getSpace freezeSpace stopSpace wakeSpace touchSpace destroySpace`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct OneSpace {
@@ -288,6 +289,7 @@ pub struct OneSpace {
 
 /// What the verbs about one space answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SpaceAnswer {
     /// The space after the verb.
@@ -299,6 +301,7 @@ pub struct SpaceAnswer {
 
 /// `updatePolicy`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct UpdatePolicy {
@@ -311,6 +314,7 @@ pub struct UpdatePolicy {
 
 /// `updateMetadata`: replaces the whole of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct UpdateMetadata {
@@ -318,11 +322,20 @@ pub struct UpdateMetadata {
     pub name: SpaceRef,
     /// The notes from now on.
     #[garde(custom(metadata_fits))]
+    #[cfg_attr(
+        test,
+        schemars(extend(
+            "maxProperties" = METADATA_ENTRIES_MAX,
+            "propertyNames" = { "minLength": 1, "maxLength": METADATA_KEY_CHARACTERS_MAX },
+            "additionalProperties" = { "type": "string", "maxLength": METADATA_VALUE_BYTES_MAX }
+        ))
+    )]
     pub metadata: Metadata,
 }
 
 /// What `destroySpace` answers. Destroying what is not there is no error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Destroyed {
     /// Whether there was something to destroy.

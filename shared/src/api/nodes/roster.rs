@@ -6,6 +6,7 @@ use crate::id::{FleetId, LedgerId, NodeId};
 
 /// One node of a roster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RosterNode {
     /// What an operator calls it.
@@ -20,6 +21,7 @@ pub struct RosterNode {
 
 /// Which nodes a fleet has. The highest version wins; every node keeps the newest whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Roster {
     /// Whose roster it is.
@@ -35,6 +37,7 @@ pub struct Roster {
 
 /// Which roster a node keeps. A check-in carries this and not the roster, which grows with the fleet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RosterVersion {
     /// Whose roster it is.

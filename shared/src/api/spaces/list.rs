@@ -1,6 +1,8 @@
 use garde::Validate;
 use serde::{Deserialize, Serialize};
 
+#[cfg(test)]
+use super::{METADATA_ENTRIES_MAX, METADATA_KEY_CHARACTERS_MAX, METADATA_VALUE_BYTES_MAX};
 use super::{Metadata, Order, Sort, Space, State, optional_metadata_fits};
 use crate::api::{cursor::Cursor, nodes::Silent};
 
@@ -13,19 +15,28 @@ pub const PAGE_METADATA_BYTES_MAX: usize = 8 << 20;
 
 /// `listSpaces`. Filters are joined by "and".
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct ListSpaces {
     /// Only spaces in one of these states.
-    #[garde(inner(length(max = State::ALL.len())))]
+    #[garde(length(max = State::ALL.len()))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub states: Option<Vec<State>>,
     /// Only spaces whose metadata holds all of these.
     #[garde(custom(optional_metadata_fits))]
+    #[cfg_attr(
+        test,
+        schemars(extend(
+            "maxProperties" = METADATA_ENTRIES_MAX,
+            "propertyNames" = { "minLength": 1, "maxLength": METADATA_KEY_CHARACTERS_MAX },
+            "additionalProperties" = { "type": "string", "maxLength": METADATA_VALUE_BYTES_MAX }
+        ))
+    )]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
     /// Only spaces whose name begins so.
-    #[garde(inner(length(chars, max = 128)))]
+    #[garde(length(chars, max = 128))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name_prefix: Option<String>,
     /// What the list is in order of; the name when absent.
@@ -35,7 +46,7 @@ pub struct ListSpaces {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
     /// Most spaces in the answer; it may be fewer although more follow.
-    #[garde(inner(range(min = 1, max = PAGE_MAX)))]
+    #[garde(range(min = 1, max = PAGE_MAX))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// `nextCursor` of the page before, with the same `sort` and `order`.
@@ -67,6 +78,7 @@ fn of_this_list<'a>(
 
 /// What `listSpaces` answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SpaceList {
     /// One page.

@@ -3,6 +3,7 @@ use serde::{Deserialize, Serialize};
 
 /// When an idle space sleeps. Seconds since the last activity; `null` = never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct Policy {
@@ -46,17 +47,21 @@ fn ordered<'a>(
 
 /// A change of policy: what is absent stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[garde(allow_unvalidated)]
 pub struct PolicyPatch {
-    /// See [`Policy::freeze_after_seconds`].
+    /// Until its processes are suspended.
     #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "Option<u64>"))]
     pub freeze_after_seconds: Option<Option<u64>>,
-    /// See [`Policy::stop_after_seconds`].
+    /// Until only its disk is left.
     #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "Option<u64>"))]
     pub stop_after_seconds: Option<Option<u64>>,
-    /// See [`Policy::hibernate_after_seconds`].
+    /// Until its disk moves to the bucket.
     #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "Option<u64>"))]
     pub hibernate_after_seconds: Option<Option<u64>>,
 }
 

@@ -8,6 +8,7 @@ use crate::{id::SpaceId, name::SpaceName};
 
 /// What a list is in order of. Spaces that are equal in it are in order of their id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Sort {
     /// The name, byte for byte.
@@ -56,6 +57,7 @@ impl fmt::Display for Sort {
 
 /// Which end of a list comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Order {
     /// The smallest, or the oldest.

@@ -1,18 +1,26 @@
 use garde::Validate;
 use serde::{Deserialize, Serialize};
 
+/// Least memory, and least disk, in bytes.
+const BYTES_MIN: u64 = 64 << 20;
+/// Most memory, in bytes.
+const MEMORY_BYTES_MAX: u64 = 1 << 42;
+/// Largest disk, in bytes.
+const DISK_BYTES_MAX: u64 = 1 << 44;
+
 /// What a space may use.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Spec {
     /// Processor time, in cores.
     #[garde(range(min = 0.1, max = 512.0))]
     pub cpus: f64,
     /// Memory of the workload, in bytes.
-    #[garde(range(min = 64 << 20, max = 1 << 42))]
+    #[garde(range(min = BYTES_MIN, max = MEMORY_BYTES_MAX))]
     pub memory_bytes: u64,
     /// Size of the disk, in bytes. The image is sparse.
-    #[garde(range(min = 64 << 20, max = 1 << 44))]
+    #[garde(range(min = BYTES_MIN, max = DISK_BYTES_MAX))]
     pub disk_bytes: u64,
     /// Most processes and threads at once.
     #[garde(range(min = 32, max = 1 << 20))]
@@ -28,22 +36,23 @@ impl Default for Spec {
 
 /// A wish for a spec: what is absent takes the fleet's default.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, Validate)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SpecPatch {
-    /// See [`Spec::cpus`].
-    #[garde(inner(range(min = 0.1, max = 512.0)))]
+    /// Processor time, in cores.
+    #[garde(range(min = 0.1, max = 512.0))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<f64>,
-    /// See [`Spec::memory_bytes`].
-    #[garde(inner(range(min = 64 << 20, max = 1 << 42)))]
+    /// Memory of the workload, in bytes.
+    #[garde(range(min = BYTES_MIN, max = MEMORY_BYTES_MAX))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// See [`Spec::disk_bytes`].
-    #[garde(inner(range(min = 64 << 20, max = 1 << 44)))]
+    /// Size of the disk, in bytes. The image is sparse.
+    #[garde(range(min = BYTES_MIN, max = DISK_BYTES_MAX))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk_bytes: Option<u64>,
-    /// See [`Spec::pids`].
-    #[garde(inner(range(min = 32, max = 1 << 20)))]
+    /// Most processes and threads at once.
+    #[garde(range(min = 32, max = 1 << 20))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pids: Option<u32>,
 }
