@@ -39,6 +39,8 @@ pub(super) async fn list(
 ) -> Result<Json<SpaceList>, Error> {
     let bytes = body::read(request.into_body(), JSON_BODY_BYTES_MAX).await?;
     let wish: ListSpaces = parse(&bytes)?;
+    // Who does not know which nodes there are cannot say who is silent.
+    gateway.nodes.fleet.knows_its_nodes()?;
     let peers = gateway.nodes.fleet.asked();
     let until = Instant::now() + OVERALL;
     let mut merge = Merge::new(&wish, peers.iter().map(|peer| peer.id.clone()));

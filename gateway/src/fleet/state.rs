@@ -154,7 +154,8 @@ impl State {
             tracing::info!(node = %said.node_id, version = bundle.version, "a node held newer configuration");
             next.change(said.ledger_id).bundle = Some(bundle);
         }
-        exchange.hand_out &= standing == Standing::Member;
+        // A removed node needs it too: without, it would not open its door to be asked what it holds.
+        exchange.hand_out &= standing != Standing::Waiting;
         match &meaning {
             Meaning::Removed | Meaning::Same => {}
             // Said once; a node that waits comes again and again.
