@@ -45,6 +45,8 @@ pub mod wake;
 pub const STOP_GRACE: Duration = Duration::from_secs(10);
 /// Longest wait for the slot of a verb that does not say how long it waits.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait for the kernel's word on a body.
+pub(crate) const LOOK: Duration = Duration::from_secs(10);
 /// Most effects one event may lead to; a create has two, a body that is not what it was has a few more.
 const EFFECTS_MAX: usize = 6;
 
@@ -241,7 +243,7 @@ impl Node {
                             );
                             let fault = fault(&why);
                             failure = failure.or_else(|| Some(error::executor(&why)));
-                            Event::Failed(effect, fault)
+                            self.after(&space, effect, fault).await
                         }
                     };
                 }
@@ -251,6 +253,18 @@ impl Node {
             Some(_) if matches!(space.state, State::Broken(_)) => Err(refused(&space, Refusal::Broken)),
             Some(failure) => Err(failure),
             None => Ok(Some(space)),
+        }
+    }
+
+    /// What a failed effect is taken for. A freeze that failed may have been had all the same, and who uses a space that
+    /// is called active and stands still waits for ever; so the kernel is asked.
+    async fn after(&self, space: &Space, effect: Effect, fault: Fault) -> Event {
+        if effect != Effect::Freeze || fault != Fault::Passing {
+            return Event::Failed(effect, fault);
+        }
+        match tokio::time::timeout(LOOK, self.executor.vitality(space.id)).await {
+            Ok(Ok(vitality)) => Event::Found(vitality),
+            _ => Event::Failed(effect, fault),
         }
     }
 

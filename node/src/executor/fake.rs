@@ -91,7 +91,9 @@ impl Executor for Fake {
     fn freeze(&self, id: SpaceId) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.pass("freeze", Some(id)).await?;
-            self.machine.turn(id, Vitality::Frozen)
+            self.machine.turn(id, Vitality::Frozen)?;
+            // A fault here is one of a freeze that was had.
+            self.pass("frozen", Some(id)).await
         })
     }
 

@@ -9,7 +9,7 @@ use drowse_shared::{
 };
 use tokio::time::Instant;
 
-use super::refused;
+use super::{LOOK, refused};
 use crate::{
     door::error,
     executor::Vitality,
@@ -19,9 +19,6 @@ use crate::{
         state::{Event, Refusal},
     },
 };
-
-/// Longest wait for the kernel's word on a body.
-const LOOK: Duration = Duration::from_secs(10);
 
 /// How a space that is used came back.
 pub fn resumed(before: Word) -> Option<Resumed> {

@@ -6,7 +6,7 @@ use std::{
 
 use bytes::Bytes;
 use drowse_shared::{api::spaces::Template, id::SpaceId, name::SpaceName};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::executor::{Card, Error, Found, Result, Vitality};
@@ -56,6 +56,8 @@ struct Inside {
     delay: Option<Duration>,
     faults: BTreeMap<(&'static str, Option<SpaceId>), Fault>,
     calls: BTreeMap<&'static str, u64>,
+    /// Told when a body is frozen no longer.
+    moved: Arc<Notify>,
 }
 
 /// A body as it was at one moment, or that there was none.
@@ -76,6 +78,7 @@ impl Default for Machine {
             delay: None,
             faults: BTreeMap::new(),
             calls: BTreeMap::new(),
+            moved: Arc::new(Notify::new()),
         })))
     }
 }
@@ -117,6 +120,11 @@ impl Machine {
             .iter()
             .map(|(id, b)| (*id, b.card.as_ref().map(|c| c.name.clone()), b.vitality))
             .collect()
+    }
+
+    /// What a body does, if there is one.
+    pub fn vitality(&self, id: SpaceId) -> Option<Vitality> {
+        self.inside().bodies.get(&id).map(|body| body.vitality)
     }
 
     /// How often a body was started.
@@ -235,6 +243,7 @@ impl Machine {
     }
 
     pub(super) fn turn(&self, id: SpaceId, to: Vitality) -> Result<()> {
+        self.inside().moved.notify_waiters();
         self.with(id, |body| match body.vitality {
             Vitality::Stopped => Err(Error::Vitality { id, vitality: Vitality::Stopped }),
             _ => {
@@ -245,11 +254,26 @@ impl Machine {
     }
 
     pub(super) fn stop(&self, id: SpaceId) -> Result<()> {
+        self.inside().moved.notify_waiters();
         self.with(id, |body| body.vitality = Vitality::Stopped)
     }
 
     pub(super) fn destroy(&self, id: SpaceId) {
-        self.inside().bodies.remove(&id);
+        let mut inside = self.inside();
+        inside.bodies.remove(&id);
+        inside.moved.notify_waiters();
+    }
+
+    /// Resolves once a body is not frozen, or gone: what runs in it stands still until then.
+    pub(super) async fn goes_on(&self, id: SpaceId) {
+        loop {
+            let moved = self.inside().moved.clone();
+            let moved = moved.notified();
+            if self.vitality(id) != Some(Vitality::Frozen) {
+                return;
+            }
+            moved.await;
+        }
     }
 
     pub(super) fn list(&self) -> Vec<Found> {
@@ -305,7 +329,8 @@ impl Machine {
         self.with(id, |body| body.files.clone()).unwrap_or_default()
     }
 
-    pub(super) fn write(&self, id: SpaceId, path: String, content: Bytes) {
+    /// Writes a file inside a body.
+    pub fn write(&self, id: SpaceId, path: String, content: Bytes) {
         // Nothing is written into a body that is gone.
         let _ = self.with(id, |body| body.files.insert(path, content));
     }

@@ -26,6 +26,8 @@ enum Act {
     Cat,
     /// Waits.
     Sleep(Duration),
+    /// Prints the id of the space.
+    Hostname,
 }
 
 /// A command as it was asked for.
@@ -76,6 +78,7 @@ fn act(words: &[&str], cwd: &str) -> Option<Act> {
         ["false"] => Act::Print(Vec::new(), Vec::new(), 1),
         ["exit", code] => Act::Print(Vec::new(), Vec::new(), code.parse().ok()?),
         ["echo", words @ ..] => print(format!("{}\n", words.join(" "))),
+        ["hostname"] => Act::Hostname,
         ["pwd"] => print(format!("{cwd}\n")),
         ["cat"] => Act::Cat,
         ["sleep", seconds] => Act::Sleep(Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?),
@@ -111,16 +114,17 @@ pub(super) fn run(
 ) -> impl Stream<Item = Bytes> + Send {
     let (send, stdin) = mpsc::channel(STDIN_PIECES);
     let (pid, killed) = machine.spawn(id, order.stdin.then_some(send), tag);
-    let running = Running { machine, id, pid };
+    let running = Running { machine: machine.clone(), id, pid };
     let started = stream::iter([event(&json!({ "start": { "pid": pid } }))]);
     let keepalive = order.keepalive;
-    let rest = stream::unfold(Some(Box::pin(work(order, stdin, killed))), move |work| async move {
-        let mut work = work?;
-        Some(drowse_shared::select_biased! {
-            events = &mut work => (events, None),
-            () = tokio::time::sleep(keepalive) => (vec![event(&json!({ "keepalive": {} }))], Some(work)),
-        })
-    });
+    let rest =
+        stream::unfold(Some(Box::pin(work(machine, id, order, stdin, killed))), move |work| async move {
+            let mut work = work?;
+            Some(drowse_shared::select_biased! {
+                events = &mut work => (events, None),
+                () = tokio::time::sleep(keepalive) => (vec![event(&json!({ "keepalive": {} }))], Some(work)),
+            })
+        });
     let rest = rest.flat_map(stream::iter);
     started.chain(rest).chain(stream::once(async move {
         drop(running);
@@ -128,10 +132,18 @@ pub(super) fn run(
     }))
 }
 
-async fn work(order: Order, mut stdin: mpsc::Receiver<Bytes>, killed: CancellationToken) -> Vec<Bytes> {
+/// Stands still while the body is frozen, but for its time limit.
+async fn work(
+    machine: Machine,
+    id: SpaceId,
+    order: Order,
+    mut stdin: mpsc::Receiver<Bytes>,
+    killed: CancellationToken,
+) -> Vec<Bytes> {
     let mut events = Vec::new();
     let act = async {
-        match order.act {
+        machine.goes_on(id).await;
+        let code = match order.act {
             Act::Print(out, err, code) => {
                 events.extend(out.chunks(64 << 10).map(|piece| data("stdout", piece)));
                 events.extend(err.chunks(64 << 10).map(|piece| data("stderr", piece)));
@@ -147,7 +159,13 @@ async fn work(order: Order, mut stdin: mpsc::Receiver<Bytes>, killed: Cancellati
                 tokio::time::sleep(time).await;
                 0
             }
-        }
+            Act::Hostname => {
+                events.push(data("stdout", format!("{id}\n").as_bytes()));
+                0
+            }
+        };
+        machine.goes_on(id).await;
+        code
     };
     let ended = async {
         match order.timeout {
