@@ -36,18 +36,29 @@ mod chaos;
 mod client;
 /// Databases that outlive daemons.
 mod disk;
+/// What seeds have found.
+#[cfg(test)]
+mod found;
 /// Many seeds, one after the other.
 mod hunt;
 /// What must hold.
 mod laws;
+/// Somebody who runs the fleet.
+mod operator;
 /// What a run will do.
 pub mod plan;
+/// Spaces that nobody uses any more.
+mod quiet;
 /// Makes a failing plan small.
 pub mod shrink;
+/// What the wire shows of who is a member.
+mod standing;
 /// What the wire shows of tickets.
 mod tap;
 /// What a machine's disk has not taken yet.
 mod unsynced;
+/// What one hears on the wire.
+mod wire;
 /// The machine as the laws see it.
 mod witness;
 
@@ -55,6 +66,7 @@ pub use client::{Client, Ended};
 pub use disk::Disk;
 pub use hunt::failing_seeds;
 pub use laws::{Answer, Laws};
+use operator::OPERATOR;
 pub use plan::Plan;
 use unsynced::Unsynced;
 use witness::Witness;
@@ -64,7 +76,9 @@ pub const GATEWAYS: [&str; 2] = ["g", "h"];
 /// Where gateways listen.
 const GATEWAY_PORT: u16 = 4677;
 /// The hosts and ids of the nodes.
-pub const NODES: [&str; 3] = ["n0", "n1", "n2"];
+pub const NODES: [&str; 4] = ["n0", "n1", "n2", JOINER];
+/// The node that is not there from the start.
+const JOINER: &str = "n3";
 /// The hosts of the clients.
 pub const CLIENTS: [&str; 4] = ["c0", "c1", "c2", "c3"];
 /// The names clients use.
@@ -95,6 +109,8 @@ pub struct Fleet {
     /// One call into a runtime in so many fails.
     runtime_fails_one_in: Arc<AtomicU64>,
     nodes: Arc<BTreeMap<&'static str, Node>>,
+    /// The nodes that are there from the start.
+    starts: &'static [&'static str],
     _home: Arc<tempfile::TempDir>,
 }
 
@@ -138,18 +154,18 @@ impl Fleet {
             gateways,
             databases: Arc::new(gateways.iter().map(|name| (*name, disk(name, "gateway.db"))).collect()),
             runtime_fails_one_in: Arc::default(),
-            nodes: Arc::new(nodes.iter().map(|name| (*name, node(name))).collect()),
+            nodes: Arc::new(NODES.iter().map(|name| (*name, node(name))).collect()),
+            starts: nodes,
             _home: Arc::new(home),
         }
     }
 
     /// Starts the daemons and the clients' hosts, and waits until the fleet is whole.
     pub async fn start(&self) {
-        for &name in self.nodes.keys() {
-            let fleet = self.clone();
-            self.world.host(name, move |env| fleet.clone().node(env, name));
+        for name in self.starts {
+            self.start_node(name);
         }
-        for name in CLIENTS {
+        for name in CLIENTS.into_iter().chain([OPERATOR]) {
             self.world.host(name, |_| async {});
         }
         for name in self.gateways {
@@ -159,6 +175,12 @@ impl Fleet {
             // fleet that the first one founded.
             sleep(GATHERS).await;
         }
+    }
+
+    /// Starts a node for the first time.
+    fn start_node(&self, name: &'static str) {
+        let fleet = self.clone();
+        self.world.host(name, move |env| fleet.clone().node(env, name));
     }
 
     async fn gateway(self, env: Env, name: &'static str) {
@@ -246,6 +268,7 @@ impl Fleet {
         self.repair().await;
         self.runtime_fails_one_in.store(0, Relaxed);
         self.world.set_weather(Weather { slow_one_in: 0, duplicate_one_in: 0, ..weather });
+        self.readmit_all(RECOVERY).await;
         let fleet = self.clone();
         let held = self.world.on(CLIENTS[0], |env| async move {
             let client = Client::new(&fleet, CLIENTS[0], &env);
@@ -255,10 +278,13 @@ impl Fleet {
             }
             // A destroy whose caller left is carried out all the same, and what is half removed goes; then it is quiet.
             sleep(laws::LINGERS).await;
-            for name in names {
-                if let Some(acquired) = client.insist(&name, RECOVERY).await {
-                    held.insert(name, vec![acquired.space.id]);
+            for name in &names {
+                if let Some(acquired) = client.insist(name, RECOVERY).await {
+                    held.insert(name.clone(), vec![acquired.space.id]);
                 }
+            }
+            if let Some(name) = names.first() {
+                client.watches(name).await;
             }
             held
         });
@@ -300,7 +326,7 @@ pub fn scenario(plan: &Plan) -> Run<()> {
 /// back. Answers whether it fell.
 pub fn fall_at(seed: u64, host: &'static str, fall: Fall, k: u64) -> Run<bool> {
     run(seed, move |world| async move {
-        let fleet = Fleet::new(&world, &GATEWAYS[..1], &NODES);
+        let fleet = Fleet::new(&world, &GATEWAYS[..1], &NODES[..3]);
         fleet.start().await;
         world.crash_at(host, Some(k), fall);
         let guest = fleet.clone();
@@ -342,7 +368,7 @@ pub fn fall_at(seed: u64, host: &'static str, fall: Fall, k: u64) -> Run<bool> {
 pub fn crosswise(seed: u64) -> Run<()> {
     run(seed, move |world| async move {
         world.set_weather(Weather { defer_one_in: 0, ..Weather::CALM });
-        let fleet = Fleet::new(&world, &GATEWAYS, &NODES);
+        let fleet = Fleet::new(&world, &GATEWAYS, &NODES[..3]);
         fleet.start().await;
         let acquire = async |me: &'static str, gateway: &'static str, name: &'static str| {
             let fleet = fleet.clone();

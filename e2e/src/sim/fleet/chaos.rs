@@ -5,6 +5,7 @@ use tokio::time::{sleep, sleep_until};
 
 use super::{
     CLIENTS, Fleet,
+    operator::Removal,
     plan::{Event, Trouble},
 };
 use crate::sim::Fall;
@@ -43,10 +44,7 @@ impl Fleet {
                     None => world.crash(gateway, *fall),
                 }
                 if *loses_database {
-                    world.note(&format!("{gateway} LOSES ITS DATABASE"));
-                    if let Some(disk) = self.databases.get(gateway.as_str()) {
-                        disk.wipe();
-                    }
+                    self.forget(gateway);
                 }
                 self.restart(gateway, ms(*down_ms)).await;
             }
@@ -75,6 +73,7 @@ impl Fleet {
                     if let Some(disks) = self.nodes.get(node.as_str()) {
                         disks.ledger.wipe();
                     }
+                    self.laws.forgot(node);
                     world.note(&format!("{node} LOSES ITS LEDGER"));
                     self.restart(node, ms(*down_ms)).await;
                 }
@@ -89,12 +88,34 @@ impl Fleet {
                 }
                 held.release();
             }
+            Trouble::NodeJoins { node } => {
+                if let Some((node, _)) = self.nodes.get_key_value(node.as_str())
+                    && world.life_of(node) == 0
+                {
+                    self.start_node(node);
+                }
+            }
+            Trouble::NodeRemoved { gateway, node, fall, down_ms, out_ms, gateway_forgets } => {
+                let (down, out) = (ms(*down_ms), ms(*out_ms));
+                let (fall, gateway_forgets) = (*fall, *gateway_forgets);
+                self.remove_and_readmit(Removal { gateway, node, fall, down, out, gateway_forgets }).await;
+            }
+            Trouble::RemovalAsked { gateway, node } => self.remove_at_once(gateway, node).await,
             Trouble::ClientsReset { gateway } => {
                 for client in CLIENTS {
                     world.reset(client, gateway);
                 }
             }
         }
+    }
+
+    /// A gateway that is down loses its database.
+    pub(super) fn forget(&self, gateway: &str) {
+        self.world.note(&format!("{gateway} LOSES ITS DATABASE"));
+        if let Some(disk) = self.databases.get(gateway) {
+            disk.wipe();
+        }
+        self.laws.gateway_forgot(gateway);
     }
 
     async fn bounce(&self, host: &str, fall: Fall, down: Duration) {
@@ -111,7 +132,7 @@ impl Fleet {
     }
 
     /// Another trouble may have it in hand already.
-    async fn restart(&self, host: &str, down: Duration) {
+    pub(super) async fn restart(&self, host: &str, down: Duration) {
         sleep(down).await;
         if !self.world.is_up(host) {
             self.world.restart(host, Duration::ZERO).await;
@@ -123,7 +144,7 @@ impl Fleet {
         self.world.note("REPAIRED");
         self.world.release_all();
         self.world.heal_all();
-        for host in self.nodes.keys().chain(self.gateways) {
+        for host in self.nodes.keys().chain(self.gateways).filter(|host| self.world.life_of(host) > 0) {
             self.world.crash_at(host, None, Fall::Process);
             if !self.world.is_up(host) {
                 self.world.restart(host, Duration::ZERO).await;

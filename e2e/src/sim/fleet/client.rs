@@ -5,6 +5,7 @@ use drowse_shared::{
     api::spaces::Acquired,
     http::{HttpClient, Limits, client, why},
     seams::Env,
+    token::Token,
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -39,7 +40,12 @@ pub enum Ended {
 impl Client {
     /// On the host `me`, whose seams are `env`.
     pub fn new(fleet: &Fleet, me: &str, env: &Env) -> Self {
-        Self { fleet: fleet.clone(), me: me.to_owned(), env: env.clone(), http: client(env, Limits::default()) }
+        Self {
+            fleet: fleet.clone(),
+            me: me.to_owned(),
+            env: env.clone(),
+            http: client(env, Limits::default()),
+        }
     }
 
     /// One verb about one name, at one gateway. A caller without patience leaves.
@@ -52,10 +58,12 @@ impl Client {
         patience: Option<Duration>,
     ) -> Ended {
         let (world, laws) = (&self.fleet.world, &self.fleet.laws);
-        let wish = laws.asks(verb, name);
+        let wish = laws.asks(verb, name, body);
         world.tell(Kind::Asked, format!("{} asks {gateway}: {verb} {name}", self.me));
         let life = world.life_of(gateway);
-        let ended = match timeout(patience.unwrap_or(PATIENCE), self.send(gateway, verb, body)).await {
+        let at = format!("{gateway}:{}", super::GATEWAY_PORT);
+        let asked = send(&self.http, &self.fleet.token, &at, verb, body);
+        let ended = match timeout(patience.unwrap_or(PATIENCE), asked).await {
             Ok(Ok(answer)) => Ended::Told(answer),
             Ok(Err(broke)) => Ended::Broke(broke),
             Err(_) => Ended::Left,
@@ -76,20 +84,19 @@ impl Client {
         ended
     }
 
-    async fn send(&self, gateway: &str, verb: &str, body: &Value) -> Result<Answer, String> {
-        let request = http::Request::post(format!("http://{gateway}:{}/{verb}", super::GATEWAY_PORT))
-            .header(http::header::AUTHORIZATION, self.fleet.token.bearer())
-            .header(http::header::CONTENT_TYPE, "application/json")
-            .body(Body::from(body.to_string()))
-            .map_err(|error| error.to_string())?;
-        let response = self.http.request(request).await.map_err(|error| why(&error))?;
-        let status = response.status().as_u16();
-        let says_when = response.headers().contains_key(http::header::RETRY_AFTER);
-        let body = Body::new(response.into_body());
-        let bytes = to_bytes(body, ANSWER_BYTES_MAX).await.map_err(|error| why(&error))?;
-        let body = serde_json::from_slice(&bytes)
-            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
-        Ok(Answer { status, says_when, body })
+    /// One of the gateways.
+    pub(super) fn any_gateway(&self) -> &'static str {
+        self.fleet.world.draw(Chance::Whim, &self.me, |rng| *rng.pick(self.fleet.gateways))
+    }
+
+    /// Simulated time.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.fleet.world.elapsed()
+    }
+
+    /// Says that a promise is broken.
+    pub(super) fn fail(&self, what: &str) {
+        self.fleet.world.fail(what);
     }
 
     /// Asks what a plan says, one thing after the other, and leaves early where it says so.
@@ -97,7 +104,7 @@ impl Client {
         let began = Instant::now();
         for Action { at_ms, gateway, verb, name, leaves_after_ms, .. } in actions {
             sleep_until(began + Duration::from_millis(at_ms)).await;
-            let (verb, body) = verb.call(&name);
+            let (verb, body) = verb.call(&name, &format!("{} at {at_ms}", self.me));
             self.call(&gateway, verb, &name, &body, leaves_after_ms.map(Duration::from_millis)).await;
         }
     }
@@ -107,8 +114,8 @@ impl Client {
         let start = self.fleet.world.elapsed();
         let mut last = None;
         while self.fleet.world.elapsed() - start < within {
-            let gateway = self.fleet.world.draw(Chance::Whim, &self.me, |rng| *rng.pick(self.fleet.gateways));
-            let ended = self.call(gateway, "acquireSpace", name, &json!({ "name": name }), None).await;
+            let ended =
+                self.call(self.any_gateway(), "acquireSpace", name, &json!({ "name": name }), None).await;
             if let Ended::Told(Answer { status: 200, body, .. }) = &ended {
                 return serde_json::from_value(body.clone()).ok();
             }
@@ -123,8 +130,34 @@ impl Client {
     }
 }
 
+/// One verb at one door.
+///
+/// # Errors
+/// Why no answer came, in words.
+pub(super) async fn send(
+    http: &HttpClient<Body>,
+    token: &Token,
+    at: &str,
+    verb: &str,
+    body: &Value,
+) -> Result<Answer, String> {
+    let request = http::Request::post(format!("http://{at}/{verb}"))
+        .header(http::header::AUTHORIZATION, token.bearer())
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(Body::from(body.to_string()))
+        .map_err(|error| error.to_string())?;
+    let response = http.request(request).await.map_err(|error| why(&error))?;
+    let status = response.status().as_u16();
+    let says_when = response.headers().contains_key(http::header::RETRY_AFTER);
+    let body = Body::new(response.into_body());
+    let bytes = to_bytes(body, ANSWER_BYTES_MAX).await.map_err(|error| why(&error))?;
+    let body = serde_json::from_slice(&bytes)
+        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
+    Ok(Answer { status, says_when, body })
+}
+
 /// An answer in a few words.
-fn brief(body: &Value) -> String {
+pub(super) fn brief(body: &Value) -> String {
     let text = |key: &str| body.get(key).and_then(Value::as_str).map(str::to_owned);
     if let (Some(code), Some(message)) = (text("code"), text("message")) {
         return format!("{code}: {message}");

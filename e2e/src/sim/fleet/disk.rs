@@ -64,3 +64,50 @@ impl Disk {
         cache::power_lost(&self.directory, &mut rng).expect("the files of a machine that is off");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{
+        Fall, Weather,
+        fleet::{CLIENTS, Client, Fleet, GATEWAYS, NAMES, NODES},
+        run,
+    };
+    use serde_json::json;
+    use std::time::Duration;
+
+    /// What is broken when every machine loses power right after spaces were made.
+    fn broken(seed: u64, lies: bool) -> Vec<String> {
+        let run = run(seed, move |world| async move {
+            let fleet = Fleet::new(&world, &GATEWAYS[..1], &NODES[..3]);
+            fleet.start().await;
+            if lies {
+                cache::lie();
+            }
+            let guest = fleet.clone();
+            let work = world.on(CLIENTS[0], |env| async move {
+                let client = Client::new(&guest, CLIENTS[0], &env);
+                for name in NAMES {
+                    client.call(GATEWAYS[0], "acquireSpace", name, &json!({ "name": name }), None).await;
+                }
+            });
+            work.await;
+            for host in &NODES[..3] {
+                world.crash(host, Fall::Power);
+            }
+            for host in &NODES[..3] {
+                world.restart(host, Duration::from_secs(1)).await;
+            }
+            fleet.settle(NAMES.map(str::to_owned).to_vec(), Weather::USUAL).await;
+        });
+        run.failures
+    }
+
+    #[test]
+    fn what_is_acknowledged_survives_power_and_a_disk_that_lies_is_found_out() {
+        for seed in 0..3 {
+            assert_eq!(broken(seed, false), [""; 0]);
+        }
+        assert!((0..20).any(|seed| !broken(seed, true).is_empty()), "syncs that do nothing are not noticed");
+    }
+}

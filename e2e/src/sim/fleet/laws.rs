@@ -5,23 +5,25 @@
 //! the fleet may still carry it out.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use drowse_shared::{
-    api::{
-        self, Code,
-        exec::ExecResult,
-        spaces::{Acquired, Destroyed, SpaceAnswer, State},
-    },
-    id::SpaceId,
-};
+use drowse_shared::id::SpaceId;
 use serde_json::Value;
 
-use super::tap::Tap;
+use super::{standing::Standings, tap::Tap};
 use crate::sim::{Kind, World};
+
+/// Nodes that were removed, and their way back.
+mod nodes;
+/// What callers note about spaces.
+mod notes;
+/// Who wakes spaces, and who puts them to sleep.
+mod sleep;
+/// What answers say.
+mod told;
 
 /// How long a destroy may still be carried out once its caller was told to wait.
 pub(super) const LINGERS: Duration = Duration::from_secs(150);
@@ -55,15 +57,30 @@ impl Body {
 struct Wish {
     verb: &'static str,
     name: String,
+    /// What it wants noted about the space.
+    note: Option<String>,
     sent: Duration,
     /// When it can no longer have an effect.
     over: Option<Duration>,
+    /// The space that has the note now, when that was acknowledged.
+    noted: Option<SpaceId>,
+}
+
+impl Wish {
+    /// Whether it may have an effect between two moments.
+    fn may_act(&self, from: Duration, to: Duration) -> bool {
+        self.sent <= to && self.over.is_none_or(|over| over >= from)
+    }
 }
 
 #[derive(Default)]
 struct Record {
     bodies: BTreeMap<SpaceId, Body>,
     wishes: BTreeMap<u64, Wish>,
+    /// When nodes were out of the fleet.
+    outs: BTreeMap<String, Vec<nodes::Out>>,
+    /// Nodes that lost a ledger: what is noted beside a disk may be older.
+    forgetful: BTreeSet<String>,
     /// Answers by verb and status.
     told: BTreeMap<String, u64>,
 }
@@ -71,18 +88,15 @@ struct Record {
 impl Record {
     /// Whether somebody's destroy of `name` may have taken effect between two moments.
     fn may_be_destroyed(&self, name: &str, from: Duration, to: Duration) -> bool {
-        self.wishes.values().any(|wish| {
-            wish.verb == "destroySpace"
-                && wish.name == name
-                && wish.sent <= to
-                && wish.over.is_none_or(|over| over >= from)
-        })
+        let destroys = |wish: &Wish| wish.verb == "destroySpace" && wish.name == name;
+        self.wishes.values().any(|wish| destroys(wish) && wish.may_act(from, to))
     }
 
-    fn here(&self, name: &str) -> Vec<(SpaceId, &Body)> {
+    /// Bodies of `name` that are there now, on nodes that were of the fleet from then on.
+    fn here(&self, name: &str, from: Duration, now: Duration) -> Vec<(SpaceId, &Body)> {
         self.bodies
             .iter()
-            .filter(|(_, b)| b.name == name && b.gone.is_none())
+            .filter(|(_, b)| b.name == name && b.gone.is_none() && !self.may_be_out(&b.host, from, now))
             .map(|(id, b)| (*id, b))
             .collect()
     }
@@ -94,19 +108,22 @@ pub struct Laws {
     world: World,
     record: Arc<Mutex<Record>>,
     tap: Tap,
+    standings: Standings,
 }
 
 impl Laws {
     /// Nothing has happened yet.
     pub fn new(world: &World) -> Self {
-        let tap = Tap::default();
-        let ear = tap.clone();
+        let (tap, standings) = (Tap::default(), Standings::default());
+        let (at_nodes, at_gateways) = (tap.clone(), standings.clone());
         world.listen_in(move |heard| {
             if super::NODES.contains(&heard.host) {
-                ear.hear(heard);
+                at_nodes.hear(heard);
+            } else if super::GATEWAYS.contains(&heard.host) {
+                at_gateways.hear(heard);
             }
         });
-        Self { world: world.clone(), record: Arc::default(), tap }
+        Self { world: world.clone(), record: Arc::default(), tap, standings }
     }
 
     fn record(&self) -> MutexGuard<'_, Record> {
@@ -126,7 +143,7 @@ impl Laws {
             self.world
                 .fail(&format!("law 1: {host} made body {id} of {name}, and no ticket was good: {why}"));
         }
-        for (other, body) in record.here(name) {
+        for (other, body) in record.here(name, now, now) {
             self.world.fail(&format!(
                 "law 1: {host} made body {id} of {name}, and {} has body {other} of it",
                 body.host
@@ -164,156 +181,23 @@ impl Laws {
         }
     }
 
-    /// A machine reached into a body for somebody.
-    pub fn reached(&self, host: &str, id: SpaceId) {
-        let record = self.record();
-        if !record.bodies.get(&id).is_some_and(|body| body.host == host && body.gone.is_none()) {
-            self.world.fail(&format!("law 1: {host} reached into body {id}, which is not there"));
-        }
-    }
-
     /// A client asks something about a name. Answers the number of the wish.
-    pub fn asks(&self, verb: &'static str, name: &str) -> u64 {
+    pub fn asks(&self, verb: &'static str, name: &str, body: &Value) -> u64 {
+        self.hear();
         let sent = self.world.elapsed();
+        let note = body["metadata"][notes::NOTE].as_str().map(str::to_owned);
         let mut record = self.record();
         let number = record.wishes.len() as u64;
-        record.wishes.insert(number, Wish { verb, name: name.to_owned(), sent, over: None });
+        let wish = Wish { verb, name: name.to_owned(), note, sent, over: None, noted: None };
+        record.wishes.insert(number, wish);
         number
     }
 
-    /// A client was told something.
-    pub fn told(&self, wish: u64, answer: &Answer) {
+    /// Somebody else than a client learns that a wish of theirs has had its effect.
+    pub fn over(&self, wish: u64) {
         let now = self.world.elapsed();
-        let mut record = self.record();
-        let Some(asked) = record.wishes.get_mut(&wish) else { return };
-        asked.over = Some(if answer.status == 503 { now + LINGERS } else { now });
-        let (verb, name, sent) = (asked.verb, asked.name.clone(), asked.sent);
-        *record.told.entry(format!("{verb} {}", answer.status)).or_default() += 1;
-        match (verb, answer.status) {
-            ("acquireSpace", 200) => self.acquired(&mut record, &name, sent, now, answer),
-            ("acquireSpace", 202) => {}
-            ("destroySpace", 200) => self.destroyed(&record, wish, sent, now, answer),
-            ("execCommand", 200) => {
-                if serde_json::from_value::<ExecResult>(answer.body.clone()).is_err() {
-                    self.world.fail(&format!("execCommand answered {}", answer.body));
-                }
-            }
-            ("listSpaces", 200) => {}
-            // Asked of a stopped space, which has nothing to freeze.
-            ("freezeSpace", 409) if answer.body["code"] == "wrong_state" => {}
-            (_, 200) => {
-                if let Ok(shown) = serde_json::from_value::<SpaceAnswer>(answer.body.clone()) {
-                    // A row comes before its body and stays until after it.
-                    if !matches!(shown.space.state, State::Creating | State::Destroying) {
-                        self.shown(&record, shown.space.id, &name, sent, now);
-                    }
-                } else {
-                    self.world.fail(&format!("{verb} answered {}", answer.body));
-                }
-            }
-            ("acquireSpace" | "destroySpace" | "listSpaces", 404) | (_, 400..404 | 405..503 | 504..) => {
-                self.world.fail(&format!("{verb} {name} was answered {} {}", answer.status, answer.body));
-            }
-            (_, 404) => self.missing(&record, verb, &name, sent, now),
-            (_, 503) => self.waits(verb, &name, answer),
-            _ => self.world.fail(&format!("{verb} {name} was answered {} {}", answer.status, answer.body)),
-        }
-    }
-
-    /// Law 1 and 2: the answer names the one body of that name, and from now on it stays.
-    fn acquired(&self, record: &mut Record, name: &str, sent: Duration, now: Duration, answer: &Answer) {
-        let Ok(acquired) = serde_json::from_value::<Acquired>(answer.body.clone()) else {
-            return self.world.fail(&format!("acquireSpace answered {}", answer.body));
-        };
-        let id = acquired.space.id;
-        self.shown(record, id, name, sent, now);
-        let Some(body) = record.bodies.get_mut(&id) else { return };
-        if acquired.created
-            && body.gone.is_none()
-            && body.born < sent
-            && body.acknowledged.is_some_and(|at| at < sent)
-        {
-            self.world.fail(&format!("{name}: {id} is called created, and was there before"));
-        }
-        body.acknowledged.get_or_insert(now);
-    }
-
-    /// An answer shows a body that was there while the question was open.
-    fn shown(&self, record: &Record, id: SpaceId, name: &str, sent: Duration, now: Duration) {
-        match record.bodies.get(&id) {
-            Some(body) if body.name != name => {
-                self.world.fail(&format!("law 1: asked for {name}, got {id} of {}", body.name));
-            }
-            Some(body) if body.lived_within(sent, now) => {
-                let gone = body.gone.unwrap_or(now);
-                if body.gone.is_some() && !record.may_be_destroyed(name, body.born, gone) {
-                    self.world.fail(&format!(
-                        "law 2: {id} of {name} is acknowledged and gone, nobody asked for it"
-                    ));
-                }
-            }
-            _ => self
-                .world
-                .fail(&format!("law 1: asked for {name}, got {id}, which was not there at the time")),
-        }
-    }
-
-    fn destroyed(&self, record: &Record, wish: u64, sent: Duration, now: Duration, answer: &Answer) {
-        let Some(Wish { name, .. }) = record.wishes.get(&wish) else { return };
-        let Ok(said) = serde_json::from_value::<Destroyed>(answer.body.clone()) else {
-            return self.world.fail(&format!("destroySpace answered {}", answer.body));
-        };
-        for (id, body) in record.here(name) {
-            if body.acknowledged.is_some_and(|at| at < sent) {
-                self.world.fail(&format!(
-                    "law 2: destroy of {name} says {}, and {id} is still there",
-                    said.destroyed
-                ));
-            }
-        }
-        let others = record.wishes.iter().any(|(number, other)| {
-            *number != wish
-                && other.verb == "destroySpace"
-                && other.name == *name
-                && other.sent <= now
-                && other.over.is_none_or(|over| over >= sent)
-        });
-        let was_there = record.bodies.values().any(|b| {
-            b.name == *name
-                && b.acknowledged.is_some_and(|at| at < sent)
-                && b.gone.is_none_or(|at| at >= sent)
-        });
-        if !said.destroyed && was_there && !others {
-            self.world.fail(&format!("law 2: destroy of {name} found nothing, and it was there"));
-        }
-    }
-
-    /// Laws 2 and 5: "there is no such space" is said only when that is so.
-    fn missing(&self, record: &Record, verb: &str, name: &str, sent: Duration, now: Duration) {
-        for (id, body) in record.here(name) {
-            let known = body.acknowledged.is_some_and(|at| at < sent);
-            if known && !record.may_be_destroyed(name, sent, now) {
-                self.world
-                    .fail(&format!("law 2: {verb} {name} was answered 404, and {} has {id}", body.host));
-            }
-        }
-    }
-
-    /// Laws 5 and 8: who must wait is told when to come back, and who is silent.
-    fn waits(&self, verb: &str, name: &str, answer: &Answer) {
-        let error = serde_json::from_value::<api::Error>(answer.body.clone());
-        match error {
-            Ok(error) if !answer.says_when => {
-                self.world.fail(&format!("law 8: {verb} {name} was told to wait and not how long: {error}"));
-            }
-            Ok(error) if matches!(error.code, Code::NodeSilent | Code::NodeUnreachable) => {
-                let text = answer.body.to_string();
-                if !super::NODES.iter().any(|node| text.contains(node)) {
-                    self.world.fail(&format!("law 5: {verb} {name}: nobody is named: {text}"));
-                }
-            }
-            Ok(_) => {}
-            Err(_) => self.world.fail(&format!("law 8: {verb} {name} was answered 503 {}", answer.body)),
+        if let Some(wish) = self.record().wishes.get_mut(&wish) {
+            wish.over = Some(now);
         }
     }
 

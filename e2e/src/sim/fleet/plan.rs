@@ -9,7 +9,7 @@ use camino::Utf8Path;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{GATEWAYS, NODES};
+use super::{GATEWAYS, NODES, witness::BODY_FILE};
 use crate::sim::{Fall, Weather};
 
 /// Draws a plan from a seed.
@@ -87,15 +87,41 @@ pub enum Verb {
     Wake,
     /// `listSpaces`, about no name.
     List,
+    /// `execCommand` of something that takes some seconds.
+    ExecLong,
+    /// `execCommand` of something that goes on without its caller.
+    ExecDetached,
+    /// `readFile` of the file that says which body it is in.
+    Read,
+    /// `touchSpace`.
+    Touch,
+    /// `updateMetadata` with a note that nobody else writes.
+    Note,
+    /// `updatePolicy`, so that it sleeps after a few seconds.
+    Doze,
 }
 
 impl Verb {
-    /// The name of the verb and its body.
-    pub fn call(self, name: &str) -> (&'static str, Value) {
+    /// The name of the verb and its body. `note` is unique among all actions.
+    pub fn call(self, name: &str, note: &str) -> (&'static str, Value) {
         let one = json!({ "name": name });
+        let exec = |command: &str, detach: bool| {
+            let wish = json!({ "name": name, "command": command, "detach": detach, "timeoutSeconds": 20 });
+            ("execCommand", wish)
+        };
         match self {
             Self::Acquire => ("acquireSpace", one),
-            Self::Exec => ("execCommand", json!({ "name": name, "command": "true" })),
+            // It prints the id of the body it runs in.
+            Self::Exec => exec("hostname", false),
+            Self::ExecLong => exec("sleep 5", false),
+            Self::ExecDetached => exec("sleep 30", true),
+            Self::Read => ("readFile", json!({ "name": name, "path": BODY_FILE })),
+            Self::Touch => ("touchSpace", one),
+            Self::Note => ("updateMetadata", json!({ "name": name, "metadata": { "note": note } })),
+            Self::Doze => {
+                let policy = json!({ "freezeAfterSeconds": 3, "stopAfterSeconds": 8 });
+                ("updatePolicy", json!({ "name": name, "policy": policy }))
+            }
             Self::Destroy => ("destroySpace", one),
             Self::Get => ("getSpace", one),
             Self::Freeze => ("freezeSpace", one),
@@ -148,6 +174,19 @@ pub enum Trouble {
     LateCreate { gateway: String, node: String, down_ms: u64, lasts_ms: u64 },
     /// Connections of clients break.
     ClientsReset { gateway: String },
+    /// A node that the fleet did not have comes up.
+    NodeJoins { node: String },
+    /// A node falls, an operator removes it, it comes back and is removed still, and an operator readmits it.
+    NodeRemoved {
+        gateway: String,
+        node: String,
+        fall: Fall,
+        down_ms: u64,
+        out_ms: u64,
+        gateway_forgets: bool,
+    },
+    /// An operator asks for the removal of a node that may well be there.
+    RemovalAsked { gateway: String, node: String },
 }
 
 /// What a hold waits for.

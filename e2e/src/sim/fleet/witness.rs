@@ -23,6 +23,9 @@ use super::{
 };
 use crate::sim::{Chance, World, world::Pulse};
 
+/// A file in every body that says which one it is.
+pub(super) const BODY_FILE: &str = "/home/user/body";
+
 /// A life's way to its machine that takes time, can be its last, and is seen by the laws.
 pub(super) struct Witness {
     pub(super) inner: Arc<dyn Executor>,
@@ -86,6 +89,7 @@ impl Executor for Witness {
             let (id, name, was) = (card.id, card.name.clone(), self.machine.snapshot(card.id));
             let made = self.inner.create(card).await;
             if made.is_ok() {
+                self.machine.write(id, BODY_FILE.to_owned(), id.to_string().into());
                 self.unsynced.changed(id, Change::Created, was);
                 self.laws.born(self.host, self.pulse.life(), id, name.as_str());
             }
@@ -108,7 +112,11 @@ impl Executor for Witness {
     fn start(&self, card: Card) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.begin("start").await?;
+            let (id, was) = (card.id, self.machine.vitality(card.id));
             let started = self.inner.start(card).await;
+            if started.is_ok() && was != Some(Vitality::Running) {
+                self.laws.woken(self.host, id);
+            }
             self.end("started", started).await
         })
     }
@@ -116,7 +124,11 @@ impl Executor for Witness {
     fn freeze(&self, id: SpaceId) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.begin("freeze").await?;
+            let was = self.machine.vitality(id);
             let frozen = self.inner.freeze(id).await;
+            if frozen.is_ok() && was == Some(Vitality::Running) {
+                self.laws.frozen(self.host, id, self.machine.running(id));
+            }
             self.end("frozen", frozen).await
         })
     }
@@ -124,7 +136,11 @@ impl Executor for Witness {
     fn thaw(&self, id: SpaceId) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.begin("thaw").await?;
+            let was = self.machine.vitality(id);
             let thawed = self.inner.thaw(id).await;
+            if thawed.is_ok() && was == Some(Vitality::Frozen) {
+                self.laws.woken(self.host, id);
+            }
             self.end("thawed", thawed).await
         })
     }
@@ -162,7 +178,7 @@ impl Executor for Witness {
         Box::pin(async move {
             let reached = self.inner.agent(id).await;
             if reached.is_ok() {
-                self.laws.reached(self.host, id);
+                self.laws.reached(self.host, id, self.machine.vitality(id) == Some(Vitality::Frozen));
             }
             reached
         })

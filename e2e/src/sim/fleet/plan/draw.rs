@@ -1,7 +1,7 @@
 use super::{Action, Event, Forgets, Message, Plan, Trouble, Verb};
 use crate::sim::{
     Fall, Rng, Weather,
-    fleet::{CLIENTS, GATEWAYS, NAMES, NODES},
+    fleet::{CLIENTS, GATEWAYS, JOINER, NAMES, NODES},
 };
 
 /// How much happens in a run.
@@ -36,6 +36,9 @@ impl Mix {
 
 /// Troubles are drawn for so long after the last verb may begin: clients are held up.
 const TROUBLE_OUTLASTS_MS: u64 = 60_000;
+
+/// Nodes that are there from the start.
+const STARTS: usize = 3;
 
 /// Draws one kind of trouble.
 type Draw = fn(&mut Dice) -> Trouble;
@@ -80,6 +83,19 @@ const TROUBLES: &[(u64, Draw)] = &[
         lasts_ms: d.lasts().min(20_000),
     }),
     (1, |d| Trouble::ClientsReset { gateway: d.gateway() }),
+    (1, |d| match (d.gateways, d.rng.below(4)) {
+        ([_], 0) => Trouble::RemovalAsked { gateway: d.gateway(), node: d.node() },
+        ([_], 1 | 2) => Trouble::NodeRemoved {
+            gateway: d.gateway(),
+            node: d.node(),
+            fall: d.fall(),
+            down_ms: d.rng.below(40_000),
+            out_ms: d.rng.below(90_000),
+            gateway_forgets: d.forgets == Forgets::Gateways && d.rng.one_in(3),
+        },
+        // What one gateway removed, another one may hear of too late; several gateways are a promise yet to be made.
+        _ => Trouble::NodeJoins { node: JOINER.to_owned() },
+    }),
 ];
 
 /// What clients ask, with what weight.
@@ -92,6 +108,12 @@ const VERBS: &[(u64, Verb)] = &[
     (3, Verb::Stop),
     (3, Verb::Wake),
     (4, Verb::List),
+    (3, Verb::ExecLong),
+    (2, Verb::ExecDetached),
+    (5, Verb::Read),
+    (3, Verb::Touch),
+    (5, Verb::Note),
+    (5, Verb::Doze),
 ];
 
 /// What clients ask in a run that is about making and removing alone.
@@ -163,7 +185,7 @@ pub(super) fn draw(seed: u64, gateways: Option<usize>) -> Plan {
         let mut dice = Dice {
             rng: Rng::of(seed, &format!("troubles {lane}")),
             gateways: &GATEWAYS[..gateways],
-            nodes: &NODES,
+            nodes: &NODES[..STARTS],
             forgets,
             lasts_ms: 0,
         };
@@ -180,7 +202,7 @@ pub(super) fn draw(seed: u64, gateways: Option<usize>) -> Plan {
         }
     }
     troubles.sort_by_key(|event| event.at_ms);
-    Plan { seed, gateways, nodes: NODES.len(), weather, runtime_fails_one_in, forgets, actions, troubles }
+    Plan { seed, gateways, nodes: STARTS, weather, runtime_fails_one_in, forgets, actions, troubles }
 }
 
 /// The kinds of trouble of one plan. Half of the plans know only some: so that one kind meets itself, undisturbed.
