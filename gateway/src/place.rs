@@ -1,10 +1,10 @@
 //! Which node takes a new space: a pure function over what the nodes last reported. It asks nobody.
 
-use std::{cmp::Ordering, fmt, sync::Arc};
+use std::{cmp::Ordering, fmt};
 
 use drowse_shared::{
     api::{
-        nodes::{Reading, WIRE_VERSION},
+        nodes::{Disk, Reading, WIRE_VERSION},
         spaces::State,
     },
     id::NodeId,
@@ -41,17 +41,44 @@ pub(crate) enum Presence {
     Live,
 }
 
+/// A reading, as far as placement looks at it. Small: a pick looks at every node's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Measured {
+    /// Of the machine.
+    pub(crate) cores: u32,
+    /// Used processor time, once it is known.
+    pub(crate) cpu_percent: Option<f64>,
+    /// Memory that could be had.
+    pub(crate) memory_available_bytes: u64,
+    /// The file system the disks are on, if it could be read.
+    pub(crate) disk: Option<Disk>,
+    /// Active spaces.
+    pub(crate) active: u64,
+}
+
+impl From<&Reading> for Measured {
+    fn from(reading: &Reading) -> Self {
+        Self {
+            cores: reading.cores,
+            cpu_percent: reading.cpu_percent,
+            memory_available_bytes: reading.memory_available_bytes,
+            disk: reading.disk,
+            active: reading.spaces.get(&State::Active).copied().unwrap_or(0),
+        }
+    }
+}
+
 /// A node, as far as placement looks at it.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Candidate {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Candidate<'a> {
     /// What an operator calls it.
-    pub(crate) id: NodeId,
+    pub(crate) id: &'a NodeId,
     /// Whether it is there.
     pub(crate) presence: Presence,
     /// Whether it was removed.
     pub(crate) removed: bool,
     /// What it last measured.
-    pub(crate) reading: Option<Arc<Reading>>,
+    pub(crate) reading: Option<Measured>,
     /// Whether it holds this fleet's configuration.
     pub(crate) configured: bool,
     /// The wire it speaks, oldest and newest.
@@ -121,12 +148,12 @@ fn gib(bytes: u64) -> String {
 }
 
 /// The first gate that refuses this node.
-pub(crate) fn refusal(node: &Candidate, gates: &Gates) -> Option<Refusal> {
+pub(crate) fn refusal(node: &Candidate<'_>, gates: &Gates) -> Option<Refusal> {
     measured(node, gates).err()
 }
 
 /// Its density, and the memory that breaks a tie.
-fn measured(node: &Candidate, gates: &Gates) -> Result<(f64, u64), Refusal> {
+fn measured(node: &Candidate<'_>, gates: &Gates) -> Result<(f64, u64), Refusal> {
     if node.removed {
         return Err(Refusal::Removed);
     }
@@ -155,7 +182,7 @@ fn measured(node: &Candidate, gates: &Gates) -> Result<(f64, u64), Refusal> {
     if let Some(percent) = reading.cpu_percent.filter(|percent| *percent > gates.cpu_percent_max) {
         return Err(Refusal::Cpu { percent, max: gates.cpu_percent_max });
     }
-    let active = reading.spaces.get(&State::Active).copied().unwrap_or(0);
+    let active = reading.active;
     let placed = node.placed;
     if active.saturating_add(placed) >= gates.active_max {
         return Err(Refusal::Active { active, placed, max: gates.active_max });
@@ -171,59 +198,47 @@ fn measured(node: &Candidate, gates: &Gates) -> Result<(f64, u64), Refusal> {
     Ok((density, reading.memory_available_bytes))
 }
 
-/// The emptiest node per core; of equals the one with more memory available, then the smaller id.
-///
-/// # Errors
-/// Every node with its reason, in the order given.
-pub(crate) fn choose<'a>(
-    nodes: &'a [Candidate],
+/// The emptiest node per core; of equals the one with more memory available, then the smaller id. None if every node
+/// refuses.
+pub(crate) fn choose<'a>(nodes: impl Iterator<Item = Candidate<'a>>, gates: &Gates) -> Option<Candidate<'a>> {
+    let fit = nodes.filter_map(|node| measured(&node, gates).ok().map(|score| (node, score)));
+    fit.min_by(|(a, a_score), (b, b_score)| order(a, *a_score, b, *b_score)).map(|(node, _)| node)
+}
+
+/// Every node that refuses, with its reason, in the order given.
+pub(crate) fn refusals<'a>(
+    nodes: impl Iterator<Item = Candidate<'a>>,
     gates: &Gates,
-) -> Result<&'a Candidate, Vec<(NodeId, Refusal)>> {
-    let mut best: Option<(&Candidate, (f64, u64))> = None;
-    let mut refused = Vec::new();
-    for node in nodes {
-        match measured(node, gates) {
-            Ok(score) if best.is_none_or(|(b, s)| order(node, score, b, s).is_lt()) => {
-                best = Some((node, score));
-            }
-            Ok(_) => {}
-            Err(why) => refused.push((node.id.clone(), why)),
-        }
-    }
-    best.map(|(node, _)| node).ok_or(refused)
+) -> Vec<(NodeId, Refusal)> {
+    nodes.filter_map(|node| refusal(&node, gates).map(|why| (node.id.clone(), why))).collect()
 }
 
 fn order(
-    a: &Candidate,
+    a: &Candidate<'_>,
     (a_density, a_memory): (f64, u64),
-    b: &Candidate,
+    b: &Candidate<'_>,
     (b_density, b_memory): (f64, u64),
 ) -> Ordering {
-    a_density.total_cmp(&b_density).then(b_memory.cmp(&a_memory)).then_with(|| a.id.cmp(&b.id))
+    a_density.total_cmp(&b_density).then(b_memory.cmp(&a_memory)).then_with(|| a.id.cmp(b.id))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use drowse_shared::api::nodes::Disk;
     use proptest::prelude::*;
-    use std::collections::BTreeMap;
 
-    fn node(id: &str, cores: u32, active: u64) -> Candidate {
+    fn node(id: &str, cores: u32, active: u64) -> Candidate<'static> {
         Candidate {
-            id: id.parse().expect("an id"),
+            id: Box::leak(Box::new(id.parse().expect("an id"))),
             presence: Presence::Live,
             removed: false,
-            reading: Some(Arc::new(Reading {
+            reading: Some(Measured {
                 cores,
                 cpu_percent: Some(5.0),
-                memory_total_bytes: 8 << 30,
                 memory_available_bytes: 4 << 30,
-                swap_total_bytes: 0,
-                swap_used_bytes: 0,
                 disk: Some(Disk { total_bytes: 1 << 40, available_bytes: 1 << 39 }),
-                spaces: BTreeMap::from([(State::Active, active), (State::Frozen, 10_000)]),
-            })),
+                active,
+            }),
             configured: true,
             wire: (WIRE_VERSION, WIRE_VERSION),
             draining: false,
@@ -233,19 +248,19 @@ mod tests {
         }
     }
 
-    fn with(change: impl FnOnce(&mut Candidate)) -> Candidate {
+    fn with(change: impl FnOnce(&mut Candidate<'static>)) -> Candidate<'static> {
         let mut n = node("a", 2, 0);
         change(&mut n);
         n
     }
 
-    fn reading(n: &mut Candidate) -> &mut Reading {
-        Arc::make_mut(n.reading.as_mut().expect("has one"))
+    fn reading<'a>(n: &'a mut Candidate<'static>) -> &'a mut Measured {
+        n.reading.as_mut().expect("has one")
     }
 
     #[test]
     fn every_gate_refuses_in_its_own_words() {
-        let cases: [(Candidate, &str); 14] = [
+        let cases: [(Candidate<'_>, &str); 14] = [
             (with(|n| n.removed = true), "was removed"),
             (with(|n| n.presence = Presence::Silent), "has not checked in since"),
             (with(|n| n.presence = Presence::Down { seconds: 42 }), "has not checked in for 42 s"),
@@ -258,7 +273,7 @@ mod tests {
             (with(|n| reading(n).cpu_percent = Some(70.1)), "cpu 70 % is above the 70 % limit"),
             (with(|n| n.placed = 400), "0 active spaces and 400 placed"),
             (
-                with(|n| reading(n).spaces = BTreeMap::from([(State::Active, 400)])),
+                with(|n| reading(n).active = 400),
                 "400 active spaces and 0 placed since its reading reach the limit of 400",
             ),
             (
@@ -273,7 +288,8 @@ mod tests {
         for (candidate, says) in cases {
             let why = refusal(&candidate, &Gates::default()).expect("refused").to_string();
             assert!(why.contains(says), "{why} has no {says:?}");
-            assert_eq!(choose(&[candidate], &Gates::default()).expect_err("refused").len(), 1);
+            assert_eq!(choose([candidate].into_iter(), &Gates::default()), None);
+            assert_eq!(refusals([candidate].into_iter(), &Gates::default()).len(), 1);
         }
     }
 
@@ -292,8 +308,9 @@ mod tests {
 
     #[test]
     fn the_emptiest_per_core_wins_then_memory_then_id() {
-        let pick =
-            |nodes: &[Candidate]| choose(nodes, &Gates::default()).map(|n| n.id.to_string()).expect("one");
+        let pick = |nodes: &[Candidate<'static>]| {
+            choose(nodes.iter().copied(), &Gates::default()).map(|n| n.id.to_string()).expect("one")
+        };
         assert_eq!(pick(&[node("a", 2, 3), node("b", 8, 8)]), "b");
         assert_eq!(pick(&[node("b", 2, 2), node("a", 2, 2)]), "a");
         let mut roomy = node("c", 2, 2);
@@ -311,15 +328,15 @@ mod tests {
             cores in proptest::collection::vec(1_u32..16, 1..6),
             burst in 0_usize..200,
         ) {
-            let mut nodes: Vec<Candidate> =
+            let mut nodes: Vec<Candidate<'_>> =
                 cores.iter().enumerate().map(|(n, cores)| node(&format!("n{n}"), *cores, 0)).collect();
             for _ in 0..burst {
-                let id = choose(&nodes, &Gates::default()).expect("room for all").id.clone();
+                let id = choose(nodes.iter().copied(), &Gates::default()).expect("room for all").id;
                 nodes.iter_mut().filter(|n| n.id == id).for_each(|n| n.placed += 1);
             }
             for a in &nodes {
                 for b in &nodes {
-                    let cores = |n: &Candidate| n.reading.as_ref().expect("has one").cores;
+                    let cores = |n: &Candidate<'_>| n.reading.as_ref().expect("has one").cores;
                     // What a had before its last space was no denser than b is now.
                     let before = a.placed.saturating_sub(1) * u64::from(cores(b));
                     prop_assert!(before <= b.placed * u64::from(cores(a)), "{a:?} {b:?}");

@@ -4,6 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use drowse_shared::{
     api::nodes::{CheckIn, Report},
     backoff::Backoff,
@@ -34,9 +35,10 @@ pub(crate) async fn run(fleet: Arc<Fleet>, peers: Arc<Peers>, shutdown: Shutdown
         let (roster, behind) = fleet.to_tell();
         let told = behind.is_empty();
         let rest = PAUSE_PER_NODE.saturating_mul(u32::try_from(behind.len()).unwrap_or(u32::MAX));
-        let report = Report { roster, want_roster: false };
+        let report = written(&Report { roster: roster.clone(), want_roster: false });
+        let whole = written(&Report { roster, want_roster: true });
         let asked = stream::iter(behind)
-            .map(|peer| ask(&fleet, &peers, &report, peer))
+            .map(|peer| ask(&fleet, &peers, [&report, &whole], peer))
             .buffer_unordered(AT_ONCE)
             .collect::<()>();
         let round = async {
@@ -66,16 +68,26 @@ pub(crate) async fn run(fleet: Arc<Fleet>, peers: Arc<Peers>, shutdown: Shutdown
     }
 }
 
-async fn ask(fleet: &Arc<Fleet>, peers: &Peers, report: &Report<Written>, peer: Peer) {
+fn written(report: &Report<Written>) -> Bytes {
+    serde_json::to_vec(report).map_or_else(
+        |error| {
+            tracing::error!(%error, "a report cannot be asked for");
+            Bytes::new()
+        },
+        Bytes::from,
+    )
+}
+
+async fn ask(fleet: &Arc<Fleet>, peers: &Peers, [report, whole]: [&Bytes; 2], peer: Peer) {
     if hear(fleet, peers, report, &peer).await {
-        let whole = Report { roster: report.roster.clone(), want_roster: true };
-        hear(fleet, peers, &whole, &peer).await;
+        hear(fleet, peers, whole, &peer).await;
     }
 }
 
 /// Takes what a node reports. Answers whether the roster it keeps must be seen first.
-async fn hear(fleet: &Arc<Fleet>, peers: &Peers, report: &Report<Written>, peer: &Peer) -> bool {
-    match peers.call::<_, CheckIn>(&peer.endpoint, "report", report, DEADLINE, BYTES_MAX).await {
+async fn hear(fleet: &Arc<Fleet>, peers: &Peers, report: &Bytes, peer: &Peer) -> bool {
+    let said = peers.call_written::<CheckIn>(&peer.endpoint, "report", report.clone(), DEADLINE, BYTES_MAX);
+    match said.await {
         // Somebody else answers there; a check-in of its own would be judged, this is only noise.
         Ok(said) if said.ledger_id != peer.ledger => {
             tracing::debug!(node = %peer.id, endpoint = %peer.endpoint, found = %said.ledger_id, "another ledger answers there");

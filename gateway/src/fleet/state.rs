@@ -13,13 +13,15 @@ mod remove;
 mod show;
 /// What nodes are told, and what they tell of it.
 mod tell;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use drowse_shared::{
     api::{
         Error,
-        nodes::{CheckIn, CheckedIn, Reading, Standing},
+        nodes::{CheckIn, CheckedIn, Standing},
     },
     id::{LedgerId, NodeId},
 };
@@ -35,6 +37,7 @@ use super::{
 use crate::{
     authority,
     db::{Kept, Said},
+    place::Measured,
 };
 pub(super) use next::Next;
 use tell::Told;
@@ -47,9 +50,10 @@ const INTERVAL: Duration = Duration::from_secs(5);
 struct Heard {
     at: Instant,
     wall: Timestamp,
-    /// Without the roster, the bundle and the reading it brought.
+    /// Without the roster and the bundle it brought.
     said: CheckIn,
-    reading: Option<Arc<Reading>>,
+    /// What placement looks at.
+    measured: Option<Measured>,
     /// The roster of ours that it showed that it keeps.
     echoed: u64,
 }
@@ -217,10 +221,10 @@ impl State {
         let keeps = said.roster_copy.take().map(|roster| roster.identity()).or_else(|| said.roster.take());
         said.roster = None;
         said.bundle_copy = None;
-        let reading = said.reading.take().map(Arc::new);
+        let measured = said.reading.as_ref().map(Measured::from);
         let now = Instant::now();
         self.first_heard.get_or_insert(now);
-        if reading.is_some() {
+        if measured.is_some() {
             self.counts.entry(said.ledger_id).or_default().read();
         }
         self.warn_of_shared_endpoint(&said);
@@ -234,7 +238,7 @@ impl State {
                 said.bundle = before.said.bundle;
             }
         }
-        self.heard.insert(ledger, Heard { at: now, wall, said, reading, echoed });
+        self.heard.insert(ledger, Heard { at: now, wall, said, measured, echoed });
         let member = standing != Standing::Waiting;
         let keeps = keeps.map_or(0, |keeps| keeps.version);
         let answer = CheckedIn {

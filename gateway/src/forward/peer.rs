@@ -81,6 +81,18 @@ impl Peers {
     ) -> Result<R, Failure> {
         let body =
             serde_json::to_vec(body).map_err(|error| Failure::Nonsense(format!("not sent: {error}")))?;
+        self.call_written(endpoint, verb, body.into(), deadline, bytes_max).await
+    }
+
+    /// The same, with a body that is written down already, as when many are sent one.
+    pub(crate) async fn call_written<R: DeserializeOwned>(
+        &self,
+        endpoint: &str,
+        verb: &str,
+        body: Bytes,
+        deadline: Duration,
+        bytes_max: usize,
+    ) -> Result<R, Failure> {
         let answered = tokio::time::timeout(deadline, async {
             let request = Request::builder()
                 .method(Method::POST)

@@ -73,4 +73,8 @@ async fn a_node_with_a_gateway_builds_only_while_it_is_heard_and_keeps_what_it_w
     life.on("acquireSpace", "b").await.refused(&Code::FleetStarting);
     let report = life.call("report", json!({ "roster": roster(9) })).await.json();
     assert_eq!((&report["roster"]["version"], &report["bundle"]["version"]), (&json!(9), &json!(3)));
+    assert!(report["roster"]["nodes"].is_null() && report["rosterCopy"].is_null(), "named only: {report}");
+    let report = life.call("report", json!({ "wantRoster": true })).await.json();
+    assert_eq!(report["rosterCopy"]["version"], 9, "whole when it is wanted: {report}");
+    assert_eq!(report["rosterCopy"]["nodes"], json!([]));
 }

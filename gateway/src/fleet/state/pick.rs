@@ -1,6 +1,9 @@
 //! Choosing a node for a new space.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, btree_map},
+    iter::Peekable,
+};
 
 use drowse_shared::{
     api::{Code, Error},
@@ -8,7 +11,7 @@ use drowse_shared::{
 };
 use tokio::time::Instant;
 
-use super::{Heard, State};
+use super::State;
 use crate::{
     fleet::{
         NoCapacity, Pick,
@@ -20,7 +23,7 @@ use crate::{
 };
 
 /// Who keeps a roster of ours, among live nodes.
-pub(super) struct Echoes {
+struct Echoes {
     /// The newest that any of them keeps, and who.
     newest: Option<(u64, LedgerId)>,
     /// The newest that any other one keeps.
@@ -38,14 +41,28 @@ impl Echoes {
     }
 }
 
+/// Values by ledger, looked up in the order of ledgers: one walk beside the roster instead of a search per node.
+struct Along<'a, V>(Peekable<btree_map::Iter<'a, LedgerId, V>>);
+
+impl<'a, V> Along<'a, V> {
+    fn new(all: &'a BTreeMap<LedgerId, V>) -> Self {
+        Self(all.iter().peekable())
+    }
+
+    fn at(&mut self, ledger: &LedgerId) -> Option<&'a V> {
+        while self.0.next_if(|(before, _)| *before < ledger).is_some() {}
+        self.0.next_if(|(found, _)| *found == ledger).map(|(_, value)| value)
+    }
+}
+
 impl State {
-    pub(super) fn echoes(&self, now: Instant) -> Echoes {
+    fn echoes(&self, now: Instant) -> Echoes {
         let mut echoes = Echoes { newest: None, another: 0 };
+        let mut heard = Along::new(&self.heard);
         for member in self.members() {
-            let Some(heard) = self.heard.get(&member.ledger) else { continue };
-            if !heard.age(now).is_live() {
+            let Some(heard) = heard.at(&member.ledger).filter(|heard| heard.age(now).is_live()) else {
                 continue;
-            }
+            };
             match echoes.newest {
                 Some((version, _)) if heard.echoed <= version => {
                     echoes.another = echoes.another.max(heard.echoed);
@@ -59,31 +76,41 @@ impl State {
         echoes
     }
 
-    pub(super) fn candidate(&self, node: &Member, ticket: bool, echoes: &Echoes, now: Instant) -> Candidate {
-        let heard = self.heard.get(&node.ledger);
-        let presence = match heard.map(|heard| heard.age(now)) {
-            None => Presence::Silent,
-            Some(age) if age.is_live() => Presence::Live,
-            Some(age) => Presence::Down { seconds: age.since.as_secs() },
-        };
+    /// Every member as placement sees it, in order of ledger. Without tickets, as if all had given one.
+    pub(super) fn candidates<'a>(
+        &'a self,
+        tickets: Option<&'a BTreeMap<LedgerId, Ticket>>,
+        now: Instant,
+    ) -> impl Iterator<Item = (&'a Member, Candidate<'a>)> {
+        let echoes = self.echoes(now);
         let roster = self.kept.roster.as_ref();
         let fleet = roster.map(|roster| roster.fleet_id);
         let alone = roster.is_some_and(|roster| roster.len() < 2);
-        let said = heard.map(|heard| &heard.said);
-        Candidate {
-            id: node.id.clone(),
-            presence,
-            removed: said.is_some_and(|said| said.removed),
-            reading: heard.and_then(|heard: &Heard| heard.reading.clone()),
-            configured: said
-                .and_then(|said| said.bundle)
-                .is_some_and(|bundle| Some(bundle.authority_id) == fleet),
-            wire: said.map_or((0, 0), |said| (said.wire_min, said.wire_max)),
-            draining: said.is_some_and(|said| said.draining),
-            announced: alone || echoes.have(node),
-            ticket,
-            placed: self.counts.get(&node.ledger).map_or(0, Counts::placed),
-        }
+        let (mut heard, mut counts) = (Along::new(&self.heard), Along::new(&self.counts));
+        let mut tickets = tickets.map(Along::new);
+        self.members().map(move |node| {
+            let heard = heard.at(&node.ledger);
+            let presence = match heard.map(|heard| heard.age(now)) {
+                None => Presence::Silent,
+                Some(age) if age.is_live() => Presence::Live,
+                Some(age) => Presence::Down { seconds: age.since.as_secs() },
+            };
+            let said = heard.map(|heard| &heard.said);
+            let bundle = said.and_then(|said| said.bundle);
+            let candidate = Candidate {
+                id: &node.id,
+                presence,
+                removed: said.is_some_and(|said| said.removed),
+                reading: heard.and_then(|heard| heard.measured),
+                configured: bundle.is_some_and(|bundle| Some(bundle.authority_id) == fleet),
+                wire: said.map_or((0, 0), |said| (said.wire_min, said.wire_max)),
+                draining: said.is_some_and(|said| said.draining),
+                announced: alone || echoes.have(node),
+                ticket: tickets.as_mut().is_none_or(|tickets| tickets.at(&node.ledger).is_some()),
+                placed: counts.at(&node.ledger).map_or(0, Counts::placed),
+            };
+            (node, candidate)
+        })
     }
 
     pub(in crate::fleet) fn pick(
@@ -92,25 +119,16 @@ impl State {
         gates: &Gates,
     ) -> Result<Pick, NoCapacity> {
         let now = Instant::now();
-        let echoes = self.echoes(now);
-        let nodes: Vec<&Member> = self.members().collect();
-        let candidates: Vec<Candidate> = nodes
-            .iter()
-            .map(|node| self.candidate(node, tickets.contains_key(&node.ledger), &echoes, now))
-            .collect();
-        let refused = match place::choose(&candidates, gates) {
-            Ok(chosen) => {
-                let found = self.called(&chosen.id).map(|node| self.seen(node, now));
-                let ticket = found.as_ref().and_then(|peer| tickets.get(&peer.ledger).copied());
-                if let (Some(peer), Some(ticket)) = (found, ticket) {
-                    self.counts.entry(peer.ledger).or_default().pick();
-                    return Ok(Pick { peer, ticket });
-                }
-                Vec::new()
+        let candidates = || self.candidates(Some(tickets), now).map(|(_, candidate)| candidate);
+        let chosen = place::choose(candidates(), gates).and_then(|chosen| self.called(chosen.id));
+        let found = chosen.and_then(|node| Some((self.seen(node, now), *tickets.get(&node.ledger)?)));
+        match found {
+            Some((peer, ticket)) => {
+                self.counts.entry(peer.ledger).or_default().pick();
+                Ok(Pick { peer, ticket })
             }
-            Err(refused) => refused,
-        };
-        Err(no_capacity(refused))
+            None => Err(no_capacity(place::refusals(candidates(), gates))),
+        }
     }
 
     pub(in crate::fleet) fn settle(&mut self, ledger: &LedgerId, outcome: Outcome) {

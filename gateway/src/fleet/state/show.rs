@@ -38,11 +38,9 @@ impl State {
             return Err(Error::new(Code::Internal, "the gateway has no roster"));
         };
         let now = Instant::now();
-        let echoes = self.echoes(now);
-        let mut nodes: Vec<Node> = roster
-            .iter()
-            .map(|node| {
-                let candidate = self.candidate(node, true, &echoes, now);
+        let mut nodes: Vec<Node> = self
+            .candidates(None, now)
+            .map(|(node, candidate)| {
                 let state = match candidate.presence {
                     Presence::Silent => NodeState::Silent,
                     Presence::Down { .. } => NodeState::Down,
@@ -84,7 +82,7 @@ impl State {
             last_check_in_at: heard.map(|heard| heard.wall),
             interval_ms: kept.map(|kept| kept.interval_ms),
             build: said.map(|said| said.build.clone()),
-            reading: heard.and_then(|heard| heard.reading.as_deref().cloned()),
+            reading: said.and_then(|said| said.reading.clone()),
             bundle: said.and_then(|said| said.bundle),
         }
     }
