@@ -47,7 +47,7 @@ fn idle(world: &World, name: &str) {
 /// One call, with a fresh client.
 async fn call(env: Env, to: &str) -> Result<u16, String> {
     let request = http::Request::post(format!("http://{to}/count")).body(Body::empty()).expect("valid");
-    match timeout(PATIENCE, client::<Body>(&env).request(request)).await {
+    match timeout(PATIENCE, client::<Body>(&env, Limits::default()).request(request)).await {
         Ok(Ok(response)) => Ok(response.status().as_u16()),
         Ok(Err(error)) => Err(why(&error)),
         Err(_) => Err("too late".to_owned()),
@@ -77,7 +77,7 @@ fn what_is_quicker_arrives_first_and_time_is_only_simulated() {
             let order = order.clone();
             world.on("c", move |env| async move {
                 let request = http::Request::post(format!("http://{to}:80/count")).body(Body::empty());
-                let response = client::<Body>(&env).request(request.expect("valid")).await;
+                let response = client::<Body>(&env, Limits::default()).request(request.expect("valid")).await;
                 order.lock().expect("unpoisoned").push((to, response.is_ok()));
             })
         };
