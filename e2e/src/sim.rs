@@ -15,6 +15,9 @@
 //! - [`fleet::plan`] says what may happen. A new trouble is a variant of `Trouble`, a weight in `plan/draw`, an arm in
 //!   `chaos`; a new verb is a variant of `Verb` and a weight.
 //! - [`fleet::scenario`] carries a plan out and ends at the first broken law; [`fleet::Laws`] checks while it happens.
+//! - Daemons keep real files on a simulated disk: libc's syncs come to `cache`, which knows what is durable; at a loss of
+//!   power the rest goes, stays or is torn. SQLite runs there as in production.
+//! - `fleet::tap` and `fleet::standing` listen to the wire, and judge tickets and membership by that alone.
 //! - [`fleet::shrink`] makes a failing plan small. [`brief`] tells a failing run in 30 lines.
 //! - [`Rng::of`] draws plans, [`Chance`] names the streams of a run. A daemon's randomness is one of them.
 //!
@@ -41,7 +44,7 @@ pub mod fleet;
 mod hold;
 /// Hosts and their lives.
 mod host;
-/// libc's randomness and clock, from the seed.
+/// libc's randomness, clock and syncs, from the seed and the world.
 mod interpose;
 /// The daemons' logs, in the story.
 mod log;
