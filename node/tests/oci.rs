@@ -5,12 +5,21 @@
 /// Daemons that come back over the bodies of their former life.
 #[path = "oci/crash.rs"]
 mod crash;
+/// A node that dies at every milestone.
+#[path = "oci/deaths.rs"]
+mod deaths;
+/// A node in a process of its own.
+#[path = "oci/doomed.rs"]
+mod doomed;
 /// What a space can take from others.
 #[path = "oci/hostile.rs"]
 mod hostile;
 /// A machine of its own for each test.
 #[path = "oci/machine.rs"]
 mod machine;
+/// What is left on a machine.
+#[path = "oci/traces.rs"]
+mod traces;
 /// The wire of the agent, as far as these tests need it.
 #[path = "oci/wire.rs"]
 mod wire;
@@ -28,6 +37,9 @@ use drowse_shared::seams::Env;
 use machine::{Machine, until};
 use wire::fetch;
 
+/// Starts processes without a pause.
+const SPAWN: &str =
+    "exec python3 -c 'import os\nwhile True: os.waitpid(os.posix_spawn(\"/bin/true\", [\"true\"], {}), 0)'";
 const GRACE: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -319,8 +331,7 @@ async fn freezing_in_the_middle_of_spawns_always_ends() {
     let id = card.id;
     machine.oci.create(card.clone()).await.expect("created");
     machine.oci.start(card).await.expect("started");
-    let spawn = "exec python3 -c 'import os\nwhile True: os.waitpid(os.posix_spawn(\"/bin/true\", [\"true\"], {}), 0)'";
-    let storm = machine.start(id, "user", spawn).await;
+    let storm = machine.start(id, "user", SPAWN).await;
     let mut slowest = Duration::ZERO;
     for _ in 0..100 {
         let at = Instant::now();

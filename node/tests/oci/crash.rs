@@ -52,6 +52,30 @@ async fn a_new_daemon_finds_the_bodies_of_the_old_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_freeze_that_was_cut_never_comes_true_later() {
+    let mut machine = Machine::new("cut").await;
+    let card = machine.card("cut");
+    let id = card.id;
+    machine.oci.create(card.clone()).await.expect("created");
+    machine.oci.start(card).await.expect("started");
+    let storm = machine.start(id, "user", crate::SPAWN).await;
+    let between = machine.begin_to_freeze(id);
+    machine.reopen().await;
+    // The kernel may have come to the end of it meanwhile. What is seen running goes on running: were the workload about
+    // to freeze, this would hang once it has.
+    if machine.oci.vitality(id).await.expect("seen") == Vitality::Frozen {
+        machine.oci.thaw(id).await.expect("thawed");
+    }
+    for _ in 0..10 {
+        assert_eq!(machine.run(id, "user", "echo runs").await, (0, "runs\n".to_owned()));
+    }
+    println!("the freezer was met in between: {between}");
+    drop(storm);
+    machine.oci.destroy(id).await.expect("destroyed");
+    machine.leave().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_killed_at_any_moment_leaves_nothing_that_is_not_found() {
     let mut machine = Machine::new("crash").await;
     let mut seen = std::collections::BTreeMap::new();

@@ -41,6 +41,11 @@ impl Paths {
         self.state.join("agents")
     }
 
+    /// Last words of the runtime about a container it deletes; outside the body, which may be gone.
+    pub(super) fn last_words(&self, id: SpaceId) -> Utf8PathBuf {
+        self.run.join(format!("{id}.log"))
+    }
+
     /// The runtime's own records.
     pub(super) fn runtime(&self) -> Utf8PathBuf {
         self.run.join("runc")

@@ -119,7 +119,7 @@ async fn forget(host: &Arc<Host>, id: SpaceId) -> Result<()> {
     if !record.exists() {
         return Ok(());
     }
-    let log = host.paths.run.join(format!("{name}.log"));
+    let log = host.paths.last_words(id);
     let delete = |args: Vec<&'static str>| {
         let (name, log) = (name.clone(), log.clone());
         async move {
@@ -132,7 +132,6 @@ async fn forget(host: &Arc<Host>, id: SpaceId) -> Result<()> {
     if matches!(done, Err(Error::Runtime { .. })) {
         done = delete(vec!["delete", "--force"]).await;
     }
-    let _ = std::fs::remove_file(&log);
     match done {
         Err(Error::Runtime { what, says }) => {
             tracing::warn!(%id, %says, "the runtime could not {what}; its record is removed");
@@ -158,8 +157,11 @@ fn sweep(host: &Host, id: SpaceId) -> Result<()> {
         let what = if removed { "release the disk" } else { "remove the cgroups" };
         return Err(Error::Timeout { what, after: within });
     }
-    host.take(Step::RemoveBody, |leave| remove_files(leave, &body))
-        .map_err(failed("remove the body", &body.dir))?;
+    let remove = |leave: &Leave| {
+        files::remove_file(leave, &host.paths.last_words(id))?;
+        remove_files(leave, &body)
+    };
+    host.take(Step::RemoveBody, remove).map_err(failed("remove the body", &body.dir))?;
     host.ranges.free(id);
     Ok(())
 }
