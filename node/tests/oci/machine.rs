@@ -285,11 +285,6 @@ impl Machine {
         rustix::process::kill_process(first, rustix::process::Signal::KILL).expect("killed");
     }
 
-    pub(crate) fn lose_runtime_record(&self, id: SpaceId) {
-        std::fs::remove_dir_all(self.instance_dir().join("runc").join(id.to_string())).expect("removed");
-    }
-
-    pub(crate) fn lose_body(&self, id: SpaceId) {
     /// Tells the freezer once, like a daemon that dies right after. Says whether the workload is neither running nor
     /// frozen now: only the older interface stays like that, and only when it meets a process in the middle of a start.
     pub(crate) fn begin_to_freeze(&self, id: SpaceId) -> bool {
@@ -306,6 +301,11 @@ impl Machine {
         })
     }
 
+    pub(crate) fn lose_runtime_record(&self, id: SpaceId) {
+        std::fs::remove_dir_all(self.instance_dir().join("runc").join(id.to_string())).expect("removed");
+    }
+
+    pub(crate) fn lose_body(&self, id: SpaceId) {
         std::fs::remove_dir_all(self.body(id)).expect("removed");
     }
 
