@@ -8,6 +8,8 @@ mod wire;
 pub mod bare;
 /// One node.
 mod node;
+/// What a node answers.
+mod verbs;
 
 use std::{
     net::SocketAddr,

@@ -24,6 +24,8 @@ const NAMES_EACH: usize = 1000;
 const CHECK_INS_MAX: f64 = 0.1;
 /// A fleet of a thousand that joins takes new spaces on every node within this.
 const ANNOUNCED_WITHIN: Duration = Duration::from_secs(30);
+/// Each of a thousand has to get a roster of 150 KB once, which is 150 MiB; a version per node would be 75,000.
+const TOLD_MIB_MAX: u64 = 1500;
 /// A known name is found within the grace, or five times as much on a busy machine.
 const FOUND_WITHIN: Duration = Duration::from_millis(5 * 150);
 /// A lookup ends after two seconds, and what follows from it is said within two more.
@@ -107,6 +109,7 @@ async fn check_ins_of_a_thousand_nodes_cost_under_a_tenth_of_a_core() {
     );
     assert!(check_ins > 2 * NODES as u64, "the swarm fell behind: {check_ins} check-ins");
     assert_eq!((refused, wanted, reports), (0, 0, 0), "nothing but check-ins");
+    assert!(told < TOLD_MIB_MAX, "a thousand that join were told {told} MiB");
     assert!(cost < CHECK_INS_MAX, "check-ins of all cost {cost:.3} cores");
     assert!(each < 4096, "a check-in does not grow with the fleet: {each} bytes");
     assert!(memory < 128 << 10, "{memory} bytes of memory a node");

@@ -20,7 +20,7 @@ pub(crate) type Written = Arc<RawValue>;
 /// join at once cost a few pages, not a thousand.
 const PAUSE_PER_NODE: Duration = Duration::from_micros(100);
 /// Most versions remembered. A node that keeps an older one brings it whole, once.
-const OWN_MAX: usize = 64;
+const OWN_MAX: usize = 1024;
 
 /// What was shown to nodes.
 #[derive(Default)]
