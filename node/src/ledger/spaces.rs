@@ -107,6 +107,15 @@ impl Ledger {
         self.write(Write::HardIfRoom, move |c| insert(c, &space, intent)).await
     }
 
+    /// Writes a space down that was found on a disk at a start; like [`set_found`](Self::set_found).
+    ///
+    /// # Errors
+    /// When the disk is full or the name is taken.
+    pub async fn insert_found(&self, space: &Space) -> Result<(), Error> {
+        let space = space.clone();
+        self.write(Write::SoftIfRoom, move |c| insert(c, &space, None)).await
+    }
+
     /// Writes many spaces down that are there already, some hundred at a time.
     ///
     /// # Errors
@@ -131,7 +140,25 @@ impl Ledger {
         state: &State,
         intent: Option<Effect>,
     ) -> Result<(), Error> {
-        let sure = sure(was, state);
+        self.write_state(sure(was, state), id, state, intent).await
+    }
+
+    /// Writes what a space was found to be doing at a start. A loss of power may take it back: the next start finds the
+    /// same, and whatever a caller is told is synced with all that was written before it.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    pub async fn set_found(&self, id: SpaceId, state: &State, intent: Option<Effect>) -> Result<(), Error> {
+        self.write_state(Write::Soft, id, state, intent).await
+    }
+
+    async fn write_state(
+        &self,
+        sure: Write,
+        id: SpaceId,
+        state: &State,
+        intent: Option<Effect>,
+    ) -> Result<(), Error> {
         let state = state.clone();
         self.write(sure, move |c| {
             c.prepare_cached("update spaces set state = ?2, broken = ?3, intent = ?4 where id = ?1")?

@@ -13,6 +13,7 @@ use drowse_shared::{
     api::spaces::State as Word,
     id::{LedgerId, SpaceId},
     name::{SpaceName, SpaceRef},
+    watchdog::Pulse,
 };
 
 use futures_util::{StreamExt as _, stream};
@@ -34,8 +35,10 @@ use crate::{
 const LIST: Duration = Duration::from_secs(60);
 /// Between two looks at what was left unfinished.
 const SWEEP: Duration = Duration::from_secs(15);
-/// Most spaces of a removed node that are frozen at once.
-const SUSPEND_AT_ONCE: usize = 32;
+/// Most spaces that are frozen or stopped at once.
+const AT_ONCE: usize = 32;
+/// Longest step of the background work: what is wedged is given up before.
+const STEP: Duration = Duration::from_secs(180);
 /// Longest wait for one removal of leftovers.
 const REMOVAL: Duration = Duration::from_secs(60);
 
@@ -59,12 +62,12 @@ pub async fn survey(executor: &dyn Executor) -> Option<BTreeMap<SpaceId, Found>>
 /// What boot left for later.
 #[derive(Default)]
 pub struct Leftovers {
-    /// Found without a row: removed.
-    pub debris: Vec<SpaceId>,
-    /// Cards that say something else than the ledger: written again.
     /// Stops that were cut: half of their processes may be gone. They are brought to their end, and their slots are held
     /// since before the door opened, so that nobody uses what is about to end.
     pub stops: Vec<(Slot, Space)>,
+    /// Found without a row: removed.
+    pub debris: Vec<SpaceId>,
+    /// Cards that say something else than the ledger: written again.
     pub stale_cards: Vec<SpaceName>,
 }
 
@@ -92,14 +95,14 @@ pub async fn boot(node: &Node, found: &BTreeMap<SpaceId, Found>) -> Result<Lefto
         if row.sleeps_after().is_some() {
             node.watch(&row);
         }
+        if stopping.contains(&row.id) && matches!(row.state, State::Active | State::Frozen) {
+            left.stops.extend(node.slots.try_take(&row.name).map(|slot| (slot, row.clone())));
+        }
         let card = seen.and_then(|found| found.card.as_ref());
         if namesake::is_set_aside(&row.state) {
             set_aside.extend(seen.map(|found| (row, found)));
         } else if seen.is_some() && card != Some(&row.card(node.ledger_id)) && !row.state.is_transitional() {
             left.stale_cards.push(row.name);
-        if stopping.contains(&row.id) && matches!(row.state, State::Active | State::Frozen) {
-            left.stops.extend(node.slots.try_take(&row.name).map(|slot| (slot, row.clone())));
-        }
         }
     }
     let mut lost = Vec::new();
@@ -117,9 +120,6 @@ pub async fn boot(node: &Node, found: &BTreeMap<SpaceId, Found>) -> Result<Lefto
             (None, false) => left.debris.push(found.id),
         }
     }
-    Ok(left)
-}
-
     lost.sort_by_key(|(card, _)| namesake::precedence(card));
     for (card, found) in lost {
         rebuild(node, card, found).await?;
@@ -128,6 +128,9 @@ pub async fn boot(node: &Node, found: &BTreeMap<SpaceId, Found>) -> Result<Lefto
     for (row, found) in set_aside {
         namesake::recall(node, row, found).await?;
     }
+    Ok(left)
+}
+
 /// Settles one row by what was found of it.
 async fn adopt(node: &Node, row: &mut Space, event: Event) -> Result<(), ledger::Error> {
     let (state, intent) = match step(&row.state, event) {
@@ -137,8 +140,8 @@ async fn adopt(node: &Node, row: &mut Space, event: Event) -> Result<(), ledger:
         _ => return Ok(()),
     };
     tracing::info!(space = %row.id, name = row.name.as_str(), was = %row.state.word(), is = %state.word(), "reconciled");
-    let was = std::mem::replace(&mut row.state, state);
-    node.ledger.set_state(row.id, &was, &row.state, intent).await?;
+    row.state = state;
+    node.ledger.set_found(row.id, &row.state, intent).await?;
     node.milestones.reached(Milestone::Row(Row::Reconciled));
     Ok(())
 }
@@ -149,10 +152,10 @@ async fn rebuild(node: &Node, card: crate::executor::Card, found: &Found) -> Res
     if let Some(holder) = holder {
         tracing::error!(space = %found.id, %holder, name = card.name.as_str(), "two disks carry one name; the second is set aside");
     }
+    let space = namesake::row(card, found, holder, node.env.clock.wall());
     tracing::info!(space = %space.id, name = space.name.as_str(), state = %space.state.word(), "rebuilt from its disk");
     node.watch(&space);
-    node.ledger.insert(&space, None).await?;
-    let space = namesake::row(card, found, holder, node.env.clock.wall());
+    node.ledger.insert_found(&space).await?;
     node.milestones.reached(Milestone::Row(Row::Rebuilt));
     Ok(())
 }
@@ -167,10 +170,12 @@ pub fn identities(found: Option<&BTreeMap<SpaceId, Found>>) -> impl Iterator<Ite
 
 /// Behind the open door: removes leftovers, then looks after what was left unfinished until the daemon ends.
 pub async fn tend(node: Arc<Node>, left: Leftovers) {
+    let pulse = node.watchdog.watch("tend", STEP);
     let work = async {
-        clear(&node, left).await;
+        clear(&node, left, &pulse).await;
         loop {
-            sweep(&node).await;
+            sweep(&node, &pulse).await;
+            pulse.pauses(SWEEP);
             tokio::time::sleep(SWEEP).await;
         }
     };
@@ -181,8 +186,21 @@ pub async fn tend(node: Arc<Node>, left: Leftovers) {
     write_activity(&node).await;
 }
 
-async fn clear(node: &Arc<Node>, left: Leftovers) {
+async fn clear(node: &Arc<Node>, left: Leftovers, pulse: &Pulse) {
+    pulse.at("ending stops that were cut");
+    let stops = stream::iter(left.stops).for_each_concurrent(AT_ONCE, |(slot, row)| async move {
+        let (worker, name) = (node.clone(), row.name.clone());
+        let done = node.finish("stop", async move {
+            let _slot = slot;
+            worker.drive(row, Event::Stop).await
+        });
+        if let Err(error) = done.await {
+            tracing::warn!(name = name.as_str(), %error, "a stop that was cut could not be brought to its end");
+        }
+    });
+    stops.await;
     for id in left.debris {
+        pulse.about("removing leftovers", &id);
         tracing::info!(space = %id, "removing leftovers");
         match tokio::time::timeout(REMOVAL, node.executor.destroy(id)).await {
             Ok(Ok(())) => {}
@@ -193,6 +211,7 @@ async fn clear(node: &Arc<Node>, left: Leftovers) {
         }
     }
     for name in left.stale_cards {
+        pulse.about("writing a card", &name);
         let Some(_slot) = node.slots.try_take(&name) else { continue };
         if let Ok(Some(space)) = node.ledger.by_name(&name).await {
             write_card(node, &space).await;
@@ -202,13 +221,18 @@ async fn clear(node: &Arc<Node>, left: Leftovers) {
 
 /// Writes the card of a space anew. A failure is made good at the next boot.
 pub async fn write_card(node: &Node, space: &Space) {
+    // Its card keeps the name it had.
+    if namesake::is_set_aside(&space.state) {
+        return;
+    }
     let written = tokio::time::timeout(LIST, node.executor.write_card(space.card(node.ledger_id))).await;
     if let Ok(Err(error)) = &written {
         tracing::warn!(space = %space.id, error = %chain(error), "the card of a space could not be written");
     }
 }
 
-async fn sweep(node: &Arc<Node>) {
+async fn sweep(node: &Arc<Node>, pulse: &Pulse) {
+    pulse.at("looking for what was left unfinished");
     for (state, event) in [(Word::Destroying, Event::Destroy), (Word::Creating, Event::Lost)] {
         for name in node.ledger.in_state(state).await.unwrap_or_default() {
             // Whoever holds the slot is at it.
@@ -217,14 +241,11 @@ async fn sweep(node: &Arc<Node>) {
             if row.state.word() != state {
                 continue;
             }
+            pulse.about("ending what was left unfinished", &name);
             let worker = node.clone();
             let done = node.finish("sweep", async move {
                 let _slot = slot;
                 worker.drive(row, event).await
-    // Its card keeps the name it had.
-    if namesake::is_set_aside(&space.state) {
-        return;
-    }
             });
             if let Err(error) = done.await {
                 tracing::warn!(name = name.as_str(), %error, "a removal has not come to its end yet");
@@ -232,8 +253,10 @@ async fn sweep(node: &Arc<Node>) {
         }
     }
     if node.fleet.is_removed() {
+        pulse.at("freezing the spaces of this removed node");
         suspend(node).await;
     }
+    pulse.at("writing when spaces were last used");
     write_activity(node).await;
     node.ledger.restore_ballast().await;
 }
