@@ -234,7 +234,7 @@ mod tests {
         }
         let strange = lying(Some(space(State::Active).card(ledger('b'))));
         assert_eq!(outcome(&strange, None, &machine), Err(Outcome::Foreign));
-        let newer = Lying { beside: Beside::Newer, ..fine.clone() };
+        let newer = Lying { beside: Beside::Newer, ..lying(None) };
         assert_eq!(outcome(&newer, Some(State::Stopped), &machine), Err(Outcome::NewerFormat));
         let used = Lying { in_use: true, ..fine.clone() };
         assert_eq!(outcome(&used, None, &machine), Err(Outcome::InUse));

@@ -89,6 +89,9 @@ impl Run<'_> {
                     taken.push((*space, disk.bytes));
                 }
                 Decision::Leave(outcome, detail) => {
+                    if under_way.contains_key(&disk.id) && !self.options.dry_run {
+                        self.ledger.drop_adoption(disk.id).await?;
+                    }
                     let name = row.map(|row| row.name.clone()).or_else(|| name_of(disk));
                     rows.push(Row { name, id: disk.id, size_bytes: disk.bytes, outcome, detail });
                 }
@@ -247,7 +250,8 @@ impl Run<'_> {
             self.files("placing the disk", move |way| way.place(id)).await?;
             self.watch.reached(Moment::Placed);
         }
-        self.ledger.end_adoption(&space, self.env.clock.wall()).await?;
+        let execs = self.source.execs(id)?;
+        self.ledger.end_adoption(&space, execs, self.env.clock.wall()).await?;
         self.watch.reached(Moment::Settled);
         self.files("clearing", move |way| way.clear(id)).await?;
         self.watch.reached(Moment::Cleared);

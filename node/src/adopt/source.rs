@@ -12,7 +12,11 @@ use drowse_shared::{
 
 use super::Error;
 use crate::{
-    ledger::{foreign::Foreign, identity},
+    ledger::{
+        execs::{Came, Exec},
+        foreign::Foreign,
+        identity,
+    },
     space::Space,
 };
 
@@ -69,6 +73,14 @@ impl Source {
             let ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
             Ok(ledger.forget(id)?)
         }
+    }
+
+    /// What came of the commands that ran in a space under a key.
+    pub(super) fn execs(&self, space: SpaceId) -> Result<Vec<(Exec, Came)>, Error> {
+        let Some(ledger) = &self.ledger else { return Ok(Vec::new()) };
+        let execs = ledger.lock().unwrap_or_else(PoisonError::into_inner).execs(space)?;
+        let gone = || Came::Unknown("the machine it ran on is gone".to_owned());
+        Ok(execs.into_iter().map(|(exec, came)| (exec, came.unwrap_or_else(gone))).collect())
     }
 
     /// What it was called, as far as it knew itself.

@@ -1,5 +1,6 @@
 use std::{
     collections::{BTreeMap, btree_map::Entry},
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -201,7 +202,8 @@ async fn begin(lead: &Lead, exec: Exec, wish: ExecCommand) -> Answer {
     let node = &lead.node;
     let name = SpaceRef::Id(exec.space);
     let started = watch::Sender::new(false);
-    let run = once(node, &name, &wish, &exec.tag, |_| started.send_modify(|started| *started = true));
+    let begun = |_| started.send_modify(|started| *started = true);
+    let run = Box::pin(once(node, &name, &wish, &exec.tag, begun));
     match attended(lead, &exec, run, started.subscribe()).await {
         Ok(((outcome, resumed), canceled)) => {
             let result = ExecResult { canceled, resumed, ..result(outcome, exec.encoding, exec.detached) };
@@ -240,11 +242,11 @@ async fn rejoin(lead: &Lead, exec: Exec) -> Answer {
     let _guard = node.live.run(exec.space, format!("exec {}", exec.shown), exec.started_at);
     let limit = Duration::from_secs(exec.timeout_seconds) + KILL;
     let started = watch::Sender::new(false);
-    let joined = async {
+    let joined = Box::pin(async {
         let begun = |_| started.send_modify(|started| *started = true);
         let alive = || node.touch(&row, VERB);
         join(&place, &exec.tag, exec.detached, limit, begun, alive).await.map_err(Failed::Unsure)
-    };
+    });
     match attended(lead, &exec, joined, started.subscribe()).await {
         Ok((outcome, canceled)) => {
             let took = node.env.clock.wall().duration_since(exec.started_at);
@@ -263,10 +265,9 @@ async fn rejoin(lead: &Lead, exec: Exec) -> Answer {
 async fn attended<T>(
     lead: &Lead,
     exec: &Exec,
-    run: impl Future<Output = Result<T, Failed>>,
+    mut run: Pin<Box<dyn Future<Output = Result<T, Failed>> + Send + '_>>,
     mut started: watch::Receiver<bool>,
 ) -> Result<(T, bool), Failed> {
-    let mut run = std::pin::pin!(run);
     let alone = async {
         if exec.detached || started.wait_for(|started| *started).await.is_err() {
             return std::future::pending().await;

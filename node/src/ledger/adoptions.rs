@@ -2,7 +2,11 @@ use drowse_shared::id::{LedgerId, SpaceId};
 use jiff::Timestamp;
 use rusqlite::{Row, params, types::Type};
 
-use super::{Error, Ledger, Write, spaces::insert};
+use super::{
+    Error, Ledger, Write,
+    execs::{Came, Exec, bring},
+    spaces::insert,
+};
 use crate::{executor::Card, space::Space, space::State};
 
 /// The table, as a step of the migrations.
@@ -73,16 +77,25 @@ impl Ledger {
         .await
     }
 
-    /// Writes the row of a space that was taken over, unless it is there, and that this has ended.
+    /// Writes the row of a space that was taken over, with the commands that ran in it under a key, unless it is there,
+    /// and that this has ended.
     ///
     /// # Errors
     /// When the ledger cannot be written or the name is taken.
-    pub async fn end_adoption(&self, space: &Space, now: Timestamp) -> Result<(), Error> {
+    pub async fn end_adoption(
+        &self,
+        space: &Space,
+        execs: Vec<(Exec, Came)>,
+        now: Timestamp,
+    ) -> Result<(), Error> {
         let space = space.clone();
         self.write(Write::HardIfRoom, move |c| {
             let id = space.id.to_string();
             if !c.prepare("select 1 from spaces where id = ?1")?.exists(params![id])? {
                 insert(c, &space, None)?;
+            }
+            for (exec, came) in &execs {
+                bring(c, exec, came, now)?;
             }
             c.execute("update adoptions set ended_at = ?2 where space_id = ?1", params![id, now.to_string()])
                 .map(drop)

@@ -105,16 +105,7 @@ impl Ledger {
     /// When the ledger cannot be written.
     pub async fn end_exec(&self, exec: &Exec, came: Came, now: Timestamp) -> Result<(), Error> {
         let exec = exec.clone();
-        self.write(Write::Hard, move |c| {
-            let came = serde_json::to_string(&came)
-                .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
-            c.execute(
-                "update execs set outcome = ?3, ended_at = ?4 where space_id = ?1 and key = ?2",
-                params![exec.space.to_string(), exec.key, came, now.as_second()],
-            )
-            .map(drop)
-        })
-        .await
+        self.write(Write::Hard, move |c| settle(c, &exec, &came, now)).await
     }
 
     /// Forgets a command that did not run after all.
@@ -152,10 +143,31 @@ impl Ledger {
     /// When the ledger cannot be written.
     pub async fn expire_execs(&self, now: Timestamp) -> Result<(), Error> {
         self.write(Write::Soft, move |c| {
-            c.execute("delete from execs where ended_at < ?1", params![oldest(now)]).map(drop)
+            c.execute("delete from execs where ended_at < ?1", params![oldest(now)])?;
+            // Of a space that moved to another node.
+            let gone = "delete from execs where outcome is null and space_id not in (select id from spaces)";
+            c.execute(gone, []).map(drop)
         })
         .await
     }
+}
+
+/// Every command of a space that has a key, for another node that takes the space over. What still ran has no outcome.
+pub(super) fn all_of(c: &Connection, space: SpaceId) -> Result<Vec<(Exec, Option<Came>)>, rusqlite::Error> {
+    // A ledger of an earlier version has none.
+    let has = "select 1 from sqlite_schema where type = 'table' and name = 'execs'";
+    if !c.prepare(has)?.exists([])? {
+        return Ok(Vec::new());
+    }
+    c.prepare(&format!("select {COLUMNS} from execs where space_id = ?1 order by seq"))?
+        .query_map(params![space.to_string()], read)?
+        .collect()
+}
+
+/// Writes down a command that another node began: it counts as ended now.
+pub(super) fn bring(c: &Connection, exec: &Exec, came: &Came, now: Timestamp) -> Result<(), rusqlite::Error> {
+    write(c, exec)?;
+    settle(c, exec, came, now)
 }
 
 const COLUMNS: &str = "space_id, key, body, tag, detached, base64, timeout_s, shown, started_at, outcome";
@@ -198,12 +210,17 @@ fn begin(c: &Connection, exec: &Exec) -> Result<Begun, rusqlite::Error> {
         "delete from execs where outcome is not null and seq <= (select max(seq) from execs) - ?1",
     )?
     .execute(params![NODE_KEYS_MAX])?;
+    write(c, exec)?;
+    Ok(Begun::New)
+}
+
+fn write(c: &Connection, exec: &Exec) -> Result<(), rusqlite::Error> {
     c.prepare_cached(
-        "insert into execs (space_id, key, body, tag, detached, base64, timeout_s, shown, started_at)
+        "insert or ignore into execs (space_id, key, body, tag, detached, base64, timeout_s, shown, started_at)
             values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
     )?
     .execute(params![
-        id,
+        exec.space.to_string(),
         exec.key,
         exec.body,
         exec.tag,
@@ -212,8 +229,16 @@ fn begin(c: &Connection, exec: &Exec) -> Result<Begun, rusqlite::Error> {
         i64::try_from(exec.timeout_seconds).unwrap_or(i64::MAX),
         exec.shown,
         exec.started_at.as_second()
-    ])?;
-    Ok(Begun::New)
+    ])
+    .map(drop)
+}
+
+fn settle(c: &Connection, exec: &Exec, came: &Came, now: Timestamp) -> Result<(), rusqlite::Error> {
+    let came =
+        serde_json::to_string(came).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
+    c.prepare_cached("update execs set outcome = ?3, ended_at = ?4 where space_id = ?1 and key = ?2")?
+        .execute(params![exec.space.to_string(), exec.key, came, now.as_second()])
+        .map(drop)
 }
 
 fn find(c: &Connection, space: SpaceId, key: &str) -> Result<Option<(Exec, Option<Came>)>, rusqlite::Error> {

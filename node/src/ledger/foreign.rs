@@ -9,6 +9,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 use rusqlite_migration::SchemaVersion;
 
 use super::{
+    execs::{self, Came, Exec},
     migrations,
     spaces::{COLUMNS, read},
 };
@@ -110,6 +111,14 @@ impl Foreign {
             rows.collect()
         };
         query().map_err(self.at())
+    }
+
+    /// Commands with a key that ran in a space. They stay when it is forgotten, for a run that is cut and goes on.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn execs(&self, space: SpaceId) -> Result<Vec<(Exec, Option<Came>)>, Error> {
+        execs::all_of(&self.connection, space).map_err(self.at())
     }
 
     /// Forgets a space that moves away. No row is fine.

@@ -8,11 +8,18 @@ use std::{
 use camino::{Utf8Path, Utf8PathBuf};
 use drowse_node::{
     adopt::{Error, Moment, Options, Outcome, Report, Watch, adopt, note},
-    ledger::{Database, Ledger, identity},
+    ledger::{
+        Database, Ledger,
+        execs::{Came, Exec},
+        identity,
+    },
     space::{Space, State},
 };
 use drowse_shared::{
-    api::spaces::{Policy, Spec, Template},
+    api::{
+        exec::OutputEncoding,
+        spaces::{Policy, Spec, Template},
+    },
     id::{Epoch, LedgerId, SpaceId},
     name::SpaceName,
     seams::Env,
@@ -132,8 +139,9 @@ impl Machines {
         let (env, options) = (self.env.clone(), self.options());
         let doom = Arc::new(Doom { at, ..Doom::default() });
         let watch = doom.clone();
-        let run = tokio::spawn(async move { adopt(&env, &options, watch).await.map(drop) });
-        assert_eq!(run.await.is_err(), at.is_some(), "it dies at {at:?}");
+        let task = async move { adopt(&env, &options, watch).await.map(drop) };
+        let ended = self.env.finish("adopt", task).await;
+        assert_eq!(ended.is_none(), at.is_some(), "it dies at {at:?}");
         let reached = doom.reached.lock().expect("nobody panics with it");
         reached.clone()
     }
@@ -256,6 +264,19 @@ async fn what_cannot_be_taken_stays_where_it_is_and_is_named() {
     let image = fs::File::open(at(&used, "disk.img")).expect("there");
     rustix::fs::flock(&image, rustix::fs::FlockOperation::LockExclusive).expect("locked");
 
+    let exec = Exec {
+        space: good.id,
+        key: "k".to_owned(),
+        body: "b".to_owned(),
+        tag: "t".to_owned(),
+        detached: false,
+        encoding: OutputEncoding::Utf8,
+        timeout_seconds: 300,
+        shown: "make".to_owned(),
+        started_at: jiff::Timestamp::UNIX_EPOCH,
+    };
+    machines.ledger(&from).await.begin_exec(exec.clone()).await.expect("begun");
+
     let mut dry = machines.options();
     dry.dry_run = true;
     let report = adopt(&machines.env, &dry, Arc::new(Doom::default())).await.expect("a dry run");
@@ -278,6 +299,11 @@ async fn what_cannot_be_taken_stays_where_it_is_and_is_named() {
     }
     machines.is_here(&good).await;
     machines.is_here(&bare).await;
+    let came = machines.ledger(&to).await.exec(good.id, "k").await.expect("read");
+    assert!(
+        matches!(came, Some((brought, Some(Came::Unknown(_)))) if brought == exec),
+        "a command with a key is not run again on another machine"
+    );
 
     // What stood in the way is gone.
     drop(image);
