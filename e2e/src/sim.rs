@@ -46,14 +46,14 @@ mod hold;
 mod host;
 /// libc's randomness, clock and syncs, from the seed and the world.
 mod interpose;
-/// The daemons' logs, in the story.
-mod log;
-/// Dialling and listening.
-mod net;
 /// What breaks and heals between hosts.
 mod links;
 /// Starts and falls of hosts.
 mod lives;
+/// The daemons' logs, in the story.
+mod log;
+/// Dialling and listening.
+mod net;
 /// Connections: bytes under way, ends, resets.
 mod pipe;
 /// The seeded source of chance.

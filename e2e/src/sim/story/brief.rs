@@ -115,11 +115,13 @@ fn weigh(line: &Line, names: &BTreeSet<&str>, people: &BTreeSet<&str>) -> Option
             let is_trouble = who == "TROUBLE";
             (!begins).then_some(if is_trouble { Weight::Cause } else { Weight::Story })
         }
-        Kind::Asked | Kind::Told | Kind::Body if !name_of(line).is_some_and(|name| names.contains(name)) => {
-            Some(Weight::Other)
+        Kind::Asked | Kind::Told | Kind::Body => {
+            let name = name_of(line).unwrap_or("");
+            // What an operator asks is about nodes, and its body begins like this.
+            let is_it = names.contains(name) || name.starts_with('{');
+            let weight = if line.kind == Kind::Body { Weight::Cause } else { Weight::Story };
+            Some(if is_it { weight } else { Weight::Other })
         }
-        Kind::Body => Some(Weight::Cause),
-        Kind::Asked | Kind::Told => Some(Weight::Story),
     }
 }
 
