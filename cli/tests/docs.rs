@@ -2,7 +2,10 @@
 
 use std::{fs, path::Path};
 
-use drowse_shared::api::Code;
+use drowse_shared::api::{
+    Code,
+    verbs::{PAGES, Verb},
+};
 
 fn page(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
@@ -45,32 +48,8 @@ fn every_link_to_a_file_leads_somewhere() {
 #[test]
 fn every_verb_is_in_the_api_page() {
     let page = page("docs/api.md");
-    let verbs = [
-        "acquireSpace",
-        "getSpace",
-        "listSpaces",
-        "execCommand",
-        "writeFiles",
-        "readFile",
-        "writeFile",
-        "listFiles",
-        "freezeSpace",
-        "stopSpace",
-        "wakeSpace",
-        "touchSpace",
-        "updatePolicy",
-        "updateMetadata",
-        "destroySpace",
-        "lookup",
-        "report",
-        "checkIn",
-        "listNodes",
-        "removeNode",
-        "readmitNode",
-        "healthz",
-        "metrics",
-    ];
-    for verb in verbs {
+    let pages = PAGES.iter().map(|page| page.trim_start_matches('/'));
+    for verb in Verb::ALL.iter().map(|verb| verb.as_str()).chain(pages) {
         assert!(page.contains(verb), "docs/api.md does not say what {verb} does");
     }
 }

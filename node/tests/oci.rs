@@ -17,6 +17,9 @@ mod hostile;
 /// A machine of its own for each test.
 #[path = "oci/machine.rs"]
 mod machine;
+/// Ten thousand disks.
+#[path = "oci/scale.rs"]
+mod scale;
 /// What is left on a machine.
 #[path = "oci/traces.rs"]
 mod traces;

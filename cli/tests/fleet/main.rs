@@ -4,6 +4,10 @@ use std::{fs, process::Stdio};
 
 use support::{Executor, Fleet};
 
+/// What the OpenAPI document promises.
+mod document;
+/// As much of JSON Schema as that document uses.
+mod schema;
 mod support;
 
 #[test]
@@ -27,6 +31,59 @@ fn one_directory_is_all_a_command_needs() {
     let nodes = fleet.ok(&["node", "ls"]);
     assert_eq!(nodes.lines().filter(|line| line.contains("\tlive\t")).count(), 2, "{nodes}");
     assert_eq!(fleet.ok(&["space", "rm", "hello"]), "hello  destroyed\n");
+}
+
+#[test]
+fn a_list_comes_in_any_order_and_ends_where_its_reader_does() {
+    let fleet = Fleet::start(Executor::Fake);
+    for name in ["b", "c", "a"] {
+        fleet.ok(&["space", "acquire", name]);
+    }
+    let names = |flags: &[&str]| -> Vec<String> {
+        let list = fleet.ok(&[&["space", "ls"], flags].concat());
+        list.lines().skip(1).map(|line| line.split('\t').next().unwrap_or_default().to_owned()).collect()
+    };
+    assert_eq!(names(&[]), ["a", "b", "c"]);
+    assert_eq!(names(&["--sort", "createdAt"]), ["b", "c", "a"]);
+    assert_eq!(names(&["--sort", "name", "--order", "desc", "--all"]), ["c", "b", "a"]);
+    fleet.ok(&["space", "wake", "c"]);
+    assert_eq!(names(&["--sort", "lastActiveAt", "--order", "desc", "--limit", "2"]), ["c", "a"]);
+
+    let cut = fleet.run(&["space", "ls", "--limit", "1"]);
+    assert!(cut.stderr.contains("--all lists every one"), "{}", cut.stderr);
+    let json: serde_json::Value =
+        serde_json::from_str(&fleet.ok(&["--json", "space", "ls", "--limit", "2"])).expect("JSON");
+    assert!(
+        json["nextCursor"].is_string() && json["spaces"].as_array().is_some_and(|s| s.len() == 2),
+        "{json}"
+    );
+    for wrong in [&["--sort", "size"][..], &["--limit", "0"], &["--limit", "1", "--all"]] {
+        assert_eq!(fleet.run(&[&["space", "ls"], wrong].concat()).code, 64, "{wrong:?}");
+    }
+    // A reader that has seen enough ends it without a word.
+    let mut child = fleet.command(&["space", "ls", "--all"]);
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("drowse");
+    drop(child.stdout.take());
+    let ended = child.wait_with_output().expect("ours");
+    assert_eq!((ended.status.code(), ended.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+#[test]
+fn a_shell_is_told_what_may_follow() {
+    let drowse = env!("CARGO_BIN_EXE_drowse");
+    let script = format!(
+        "set -eu; source <({drowse} completions bash)\n\
+         offered() {{ COMPREPLY=(); COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _drowse drowse \"${{@: -1}}\" \"${{@: -2:1}}\"; echo \"${{COMPREPLY[*]}}\"; }}\n\
+         offered drowse sp; offered drowse space l; offered drowse space ls --sort ''"
+    );
+    let ran = std::process::Command::new("bash").args(["-c", &script]).output().expect("bash");
+    let said = String::from_utf8(ran.stdout).expect("text");
+    let stderr = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(said, "space\nls\nname createdAt lastActiveAt\n", "{stderr}");
+    for shell in ["zsh", "fish", "elvish", "powershell"] {
+        let ran = std::process::Command::new(drowse).args(["completions", shell]).output().expect("drowse");
+        assert!(ran.status.success() && String::from_utf8_lossy(&ran.stdout).contains("acquire"), "{shell}");
+    }
 }
 
 #[test]

@@ -33,24 +33,24 @@ impl Ledger {
     /// When the ledger cannot be read.
     pub async fn list(&self, wish: &ListSpaces, used: Used) -> Result<Page, Error> {
         let wish = wish.clone();
-        self.read(move |connection| page(connection, &wish, used)).await
+        self.read(move |connection| page(connection, &wish, &used)).await
     }
 }
 
-fn page(connection: &Connection, wish: &ListSpaces, used: Used) -> Result<Page, rusqlite::Error> {
+fn page(connection: &Connection, wish: &ListSpaces, used: &Used) -> Result<Page, rusqlite::Error> {
     let limit = wish.limit.unwrap_or(PAGE_DEFAULT).min(PAGE_MAX) as usize;
     let (sort, order) = (wish.sort.unwrap_or_default(), wish.order.unwrap_or_default());
     // Both questions see one state of the ledger.
     let connection = connection.unchecked_transaction()?;
     let mut found = Found { limit, ..Found::default() };
     if sort == Sort::LastActiveAt && !used.is_empty() {
-        let fresh = Query::fresh(wish, &used)?;
+        let fresh = Query::fresh(wish, used)?;
         let mut spaces = fresh.run(&connection, limit, |row| {
             let space = read(row)?;
             let at = used.get(&space.id).copied().unwrap_or(space.last_active_at);
             Ok(Space { last_active_at: at.max(space.last_active_at), ..space })
         })?;
-        spaces.append(&mut Query::written(wish, Some(&used))?.run(&connection, limit, read)?);
+        spaces.append(&mut Query::written(wish, Some(used))?.run(&connection, limit, read)?);
         spaces.sort_by(|a, b| order.compare(&place(sort, a), &place(sort, b)));
         spaces.into_iter().for_each(|space| found.take(space));
     } else {

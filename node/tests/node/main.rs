@@ -15,5 +15,7 @@ mod lifecycle;
 mod lookup;
 /// What a node finds after a crash.
 mod reconcile;
+/// Ten thousand spaces.
+mod scale;
 /// Standing, roster, configuration.
 mod standing;

@@ -81,6 +81,11 @@ impl Machine {
         Self { oci, config, env, dir: Arc::new(dir), state }
     }
 
+    /// Where the disks of its spaces lie.
+    pub(crate) fn disks(&self) -> Utf8PathBuf {
+        self.config.state.join("spaces")
+    }
+
     /// Another node on the same machine.
     pub(crate) async fn neighbour(&self) -> Self {
         let mut config = self.config.clone();

@@ -167,11 +167,9 @@ async fn no_page_sorts_or_scans_what_is_not_on_it() {
         let mut query = Query::written(&wish, used.as_ref()).expect("plain");
         let text = format!("explain query plan {}", query.text(10));
         let work = move |c: &Connection| {
-            let rows = c
-                .prepare(&text)?
-                .query_map(params_from_iter(query.values.drain(..)), |row| row.get(3))?
-                .collect();
-            rows
+            let mut plan = c.prepare(&text)?;
+            let rows = plan.query_map(params_from_iter(query.values.drain(..)), |row| row.get(3))?;
+            rows.collect()
         };
         ledger.read::<Vec<String>>(work).await.expect("a plan").join("; ")
     };

@@ -118,7 +118,7 @@ proptest! {
                 Space { id: format!("f{}", &space.id.to_string()[1..]).parse().expect("an id"), ..space }
             }));
         }
-        let (mut seen, mut wish) = (Vec::new(), wish.clone());
+        let (mut seen, mut wish) = (Vec::new(), wish);
         for turn in 0_usize.. {
             let (list, ..) = page(if turns[turn % turns.len()] { &crowded } else { &nodes }, &wish);
             seen.extend(list.spaces.into_iter().filter(|space| stay.iter().any(|s| s.id == space.id)));

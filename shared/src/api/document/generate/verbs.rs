@@ -20,14 +20,17 @@ use crate::api::{
     verbs::Verb,
 };
 
+/// Writes a type down.
+type Write = fn(&mut SchemaGenerator) -> Schema;
+
 /// What is said of a verb.
 pub(super) struct Described {
     /// Its request, as JSON.
-    pub(super) request: fn(&mut SchemaGenerator) -> Schema,
+    pub(super) request: Write,
     /// Reads a request with every rule the doors apply.
     pub(super) check: fn(&[u8]) -> Result<(), Error>,
     /// Its answers, by status.
-    pub(super) answers: Vec<(u16, fn(&mut SchemaGenerator) -> Schema)>,
+    pub(super) answers: Vec<(u16, Write)>,
     /// Requests that work, one after another, on a fleet that has just begun.
     pub(super) examples: Vec<(&'static str, Value)>,
     /// Largest body, in bytes.
