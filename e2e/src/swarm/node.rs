@@ -1,3 +1,5 @@
+#![expect(clippy::disallowed_methods, reason = "nodes of a test have their own tasks, sockets and clock")]
+
 use std::{
     collections::BTreeMap,
     io,
