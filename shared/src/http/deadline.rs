@@ -80,7 +80,7 @@ impl Deadline {
             }
             tokio::time::sleep_until(at).await;
         }
-        pending().await
+        pending::<()>().await;
     }
 }
 

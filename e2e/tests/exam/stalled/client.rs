@@ -145,16 +145,16 @@ async fn a_client_that_does_not_read_its_answer_is_let_go() {
 async fn one_connection_too_many_is_refused_in_words_and_the_fleet_goes_on() {
     let fleet = Fleet::fake(1).gateway_env("DROWSE_CONNECTIONS_MAX", CONNECTIONS_MAX).start().await;
     fleet.acquire("a").await;
-    let mut held = Vec::new();
+    let held = std::cell::RefCell::new(Vec::new());
     let refused = eventually("a connection is refused", seconds(10), || {
-        let (held, door) = (&mut held, &fleet.door);
+        let (held, door) = (&held, &fleet.door);
         async move {
             let mut stream = TcpStream::connect(address(door)).await.expect("it listens");
             let mut answer = Vec::new();
             match tokio::time::timeout(Duration::from_millis(50), stream.read_to_end(&mut answer)).await {
                 // It waits for a request: there was room.
                 Err(_) => {
-                    held.push(stream);
+                    held.borrow_mut().push(stream);
                     None
                 }
                 Ok(_) => Some(String::from_utf8_lossy(&answer).into_owned()),
@@ -168,6 +168,7 @@ async fn one_connection_too_many_is_refused_in_words_and_the_fleet_goes_on() {
         error.message.contains("DROWSE_CONNECTIONS_MAX") && refused.contains("retry-after:"),
         "{refused}"
     );
+    let held = held.into_inner();
     assert!(held.len() <= CONNECTIONS_MAX, "{}", held.len());
     let reply = fleet.door.apart().attempt::<()>("getSpace", &serde_json::json!({ "name": "a" })).await;
     reply.expect("the refusal reaches a client that sent its request").refused(&Code::TooManyConnections);
