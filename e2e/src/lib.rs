@@ -1,6 +1,10 @@
 //! Black-box tests of Drowse: real binaries, real wire, and a machine that must be clean afterwards. Beside them, the
 //! seeded simulation of a whole fleet.
 
+/// What a daemon has open, by its own word and the kernel's.
+pub mod census;
+/// Many callers on connections of their own.
+pub mod crowd;
 /// A binary of the product that a test starts, kills and starts again.
 pub mod daemon;
 /// The native door as a client sees it.

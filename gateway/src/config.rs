@@ -5,12 +5,13 @@ use std::{fmt, time::Duration};
 use camino::Utf8PathBuf;
 use clap::Parser;
 use drowse_shared::{
+    http::{LimitArgs, Limits},
     telemetry,
     token::{self, Token},
     units,
 };
 
-use crate::{find, place::Gates};
+use crate::{budget::Budget, find, place::Gates};
 
 /// What a person may set. Secrets come from the environment or a file, never from a flag.
 #[derive(Debug, Clone, Parser)]
@@ -34,6 +35,12 @@ pub struct Args {
     /// Which nodes take new spaces
     #[command(flatten)]
     pub placement: PlacementArgs,
+    /// How much it takes on at once, and how long it waits for clients
+    #[command(flatten)]
+    pub serve: LimitArgs,
+    /// Longest wait for a node's answer, besides what the request itself asks for (waitSeconds, timeoutSeconds); at most 110s
+    #[arg(long, env = "DROWSE_ANSWER_TIMEOUT", default_value = "110s", value_parser = units::duration)]
+    pub answer_timeout: Duration,
     /// Logs
     #[command(flatten)]
     pub log: telemetry::Config,
@@ -49,7 +56,7 @@ pub struct LookupArgs {
     #[arg(long, env = "DROWSE_LOOKUP_GRACE", default_value = "150ms", value_parser = units::duration)]
     pub lookup_grace: Duration,
     /// Most spaces whose node is remembered
-    #[arg(long, env = "DROWSE_CACHE_ENTRIES", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, env = "DROWSE_CACHE_ENTRIES", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=find::CACHE_ENTRIES_MAX))]
     pub cache_entries: u32,
     /// How long a space's node is remembered
     #[arg(long, env = "DROWSE_CACHE_AGE", default_value = "60s", value_parser = units::duration)]
@@ -92,6 +99,12 @@ pub struct Config {
     pub find: find::Limits,
     /// Which nodes take new spaces.
     pub gates: Gates,
+    /// How much it takes on at once, and how long it waits for clients.
+    pub limits: Limits,
+    /// Longest wait for a node's answer, besides what the request itself asks for.
+    pub answer_timeout: Duration,
+    /// How open files are shared out.
+    pub budget: Budget,
     /// Logs.
     pub log: telemetry::Config,
 }
@@ -142,6 +155,9 @@ impl Config {
         if args.lookup.lookup_deadline.is_zero() {
             return Err(Error::Zero { variable: "DROWSE_LOOKUP_DEADLINE", default: "2s" });
         }
+        if args.answer_timeout.is_zero() {
+            return Err(Error::Zero { variable: "DROWSE_ANSWER_TIMEOUT", default: "110s" });
+        }
         Ok(Self {
             listen: args.listen,
             state: args.state,
@@ -158,6 +174,9 @@ impl Config {
                 active_max: args.placement.active_max,
                 disk_floor_bytes: args.placement.disk_floor,
             },
+            limits: args.serve.limits(),
+            answer_timeout: args.answer_timeout,
+            budget: Budget::default(),
             log: args.log,
         })
     }
@@ -174,12 +193,14 @@ impl Config {
 
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { listen, state, token: _, new_fleet, find, gates, log: _ } = self;
+        let Self { listen, state, token: _, new_fleet, find, gates, limits, answer_timeout, budget, log: _ } =
+            self;
         write!(
             f,
-            "configuration: listen={listen} state={state} token=*** new_fleet={new_fleet} \
+            "configuration: listen={listen} state={state} token=*** new_fleet={new_fleet} {limits} answer_timeout_ms={} \
              lookup_deadline_ms={} lookup_grace_ms={} cache_entries={} cache_age_seconds={} \
-             cpu_percent_max={} active_max={} disk_floor_bytes={}",
+             cpu_percent_max={} active_max={} disk_floor_bytes={} forwards_max={}",
+            answer_timeout.as_millis(),
             find.deadline.as_millis(),
             find.grace.as_millis(),
             find.cache_entries,
@@ -187,6 +208,7 @@ impl fmt::Display for Config {
             gates.cpu_percent_max,
             gates.active_max,
             gates.disk_floor_bytes,
+            budget.forwards,
         )
     }
 }
@@ -212,12 +234,21 @@ mod tests {
             (["--listen", "4677"], "DROWSE_GATEWAY_LISTEN"),
             (["--listen", ":4677"], "DROWSE_GATEWAY_LISTEN"),
             (["--lookup-deadline", "0"], "DROWSE_LOOKUP_DEADLINE"),
+            (["--answer-timeout", "0"], "DROWSE_ANSWER_TIMEOUT"),
         ] {
             let args = Args::parse_from(["drowse-gateway"].into_iter().chain(flags));
             let error = Config::checked(args, token()).expect_err("refused").to_string();
             assert!(error.contains(says), "{error}");
         }
-        for flags in [["--cpu-percent-max", "101"], ["--disk-floor", "10GB"], ["--cache-entries", "0"]] {
+        for flags in [
+            ["--cpu-percent-max", "101"],
+            ["--disk-floor", "10GB"],
+            ["--cache-entries", "0"],
+            ["--cache-entries", "100000001"],
+            ["--client-timeout", "61s"],
+            ["--client-timeout", "0"],
+            ["--connections-max", "0"],
+        ] {
             assert!(Args::try_parse_from(["drowse-gateway"].into_iter().chain(flags)).is_err(), "{flags:?}");
         }
     }

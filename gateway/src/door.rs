@@ -13,6 +13,8 @@ mod front;
 mod list;
 /// Verbs about nodes.
 mod nodes;
+/// Room for what callers send.
+pub(crate) mod room;
 /// Verbs about a space that exists.
 mod spaces;
 

@@ -31,6 +31,7 @@ use futures_util::{
 use tokio::time::Instant;
 
 use crate::{
+    budget::Budget,
     fleet::{Fleet, Peer},
     forward::peer::Peers,
     metrics::Metrics,
@@ -41,10 +42,13 @@ use verdict::{Answer, Said, Verdict};
 
 pub(crate) use share::Busy;
 
-/// Most questions out about names that were never seen, and most that wait.
-const STRANGERS: (usize, usize) = (2048, 1024);
+/// Most spaces that may be remembered.
+pub(crate) const CACHE_ENTRIES_MAX: i64 = cache::ENTRIES_MAX as i64;
+
+/// Most rounds that wait, about names that were never seen.
+const STRANGERS_WAITING_MAX: usize = 1024;
 /// The same about spaces that were.
-const KNOWN: (usize, usize) = (1024, 4096);
+const KNOWN_WAITING_MAX: usize = 4096;
 /// How many nodes a confirmation, which asks one, counts as: so many of them may ask one node at once.
 const CONFIRMATION: usize = 4;
 /// Most names remembered for having had two holders.
@@ -133,6 +137,7 @@ impl Finder {
         peers: Arc<Peers>,
         metrics: Arc<Metrics>,
         limits: Limits,
+        budget: Budget,
     ) -> Arc<Self> {
         Arc::new(Self {
             env: env.clone(),
@@ -144,8 +149,8 @@ impl Finder {
             flights: Mutex::default(),
             readers: AtomicUsize::new(0),
             suspects: Mutex::default(),
-            strangers: Share::new(STRANGERS.0, STRANGERS.1),
-            known: Share::new(KNOWN.0, KNOWN.1),
+            strangers: Share::new(budget.strangers, STRANGERS_WAITING_MAX),
+            known: Share::new(budget.known, KNOWN_WAITING_MAX),
         })
     }
 
@@ -202,8 +207,13 @@ impl Finder {
     }
 
     /// Forgets a space that is gone.
+    fn forget(&self, space: &SpaceRef) {
+        self.cache().forget(space);
+    }
+
+    /// Forgets a space that is gone.
     pub(crate) fn forget_id(&self, id: &SpaceId) {
-        self.cache().forget(&SpaceRef::Id(*id));
+        self.forget(&SpaceRef::Id(*id));
     }
 
     /// Forgets everything about a node.

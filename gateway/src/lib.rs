@@ -30,6 +30,9 @@ mod authority;
 /// What survives a restart.
 mod db;
 
+/// How open files are shared out.
+mod budget;
+
 /// Counters for operators.
 mod metrics;
 
@@ -39,5 +42,6 @@ mod several;
 /// The parts put together, from start to end.
 mod service;
 
+pub use budget::Budget;
 pub use config::Config;
 pub use service::{Error, Parts, run};

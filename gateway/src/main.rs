@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use drowse_gateway::{Config, Parts, config::Args, run};
+use drowse_gateway::{Budget, Config, Parts, config::Args, run};
 use drowse_shared::{
-    limits::raise_open_files,
+    limits::{open_files, raise_open_files},
     seams::Env,
     shutdown::{Shutdown, signalled},
     telemetry,
@@ -46,8 +46,10 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn start(config: Config) -> anyhow::Result<()> {
+async fn start(mut config: Config) -> anyhow::Result<()> {
     raise_open_files();
+    config.budget = Budget::of(open_files());
+    config.limits = config.limits.within(config.budget.connections);
     let env = Env::real();
     tracing::info!("{config}");
     let parts = Parts::open(&env, &config)?;

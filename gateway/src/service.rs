@@ -14,12 +14,12 @@ use drowse_shared::{
     throttle::Throttle,
     watchdog::Watchdog,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::{
     Config,
-    door::{self, acquire::flight::Flights},
-    find::Finder,
+    door::{self, acquire::flight::Flights, room::Room},
+    find::{Finder, share::Share},
     fleet::{Fleet, announce},
     forward::{http::Nodes, peer::Peers},
     metrics::Metrics,
@@ -30,6 +30,10 @@ const CREATES_MAX: usize = 1024;
 /// How many of those who want one space are sent to its node at a time. Well within a node's queue for one space, and what a
 /// pool of connections keeps.
 const CROWD_WIDTH: usize = 64;
+/// Most lists under way at once.
+const LISTS_MAX: usize = 16;
+/// Most that wait.
+const LISTS_WAITING_MAX: usize = 256;
 /// Most who wait: for one space that is known, and for all together that are being built.
 const CROWD_MAX: usize = 16_384;
 
@@ -110,6 +114,12 @@ pub(crate) struct Gateway {
     pub(crate) creates: Arc<Flights>,
     /// Who wants one space: a few at a time go to its node.
     pub(crate) crowds: Slots<SpaceId>,
+    /// Requests that may be at nodes at a time.
+    pub(crate) forwards_max: usize,
+    /// For what callers send.
+    pub(crate) room: Room,
+    /// Lists under way: each holds a page of every node.
+    pub(crate) lists: Share,
     /// How many refusals are written down.
     pub(crate) lines: Throttle,
     /// Counters.
@@ -142,6 +152,10 @@ impl Gateway {
             ("creates_waiting", waiters),
             ("crowds", self.crowds.len()),
             ("crowds_waiting", self.crowds.waiting()),
+            ("forwards", self.forwards_max.saturating_sub(self.nodes.places.available_permits())),
+            ("bodies_kib", self.room.used_kib()),
+            ("lists", self.lists.out()),
+            ("lists_waiting", self.lists.waiting()),
             ("slots", self.slots.len()),
             ("slots_waiting", self.slots.waiting()),
         ]
@@ -158,7 +172,7 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
     let fleet = Arc::new(Fleet::open(&env, db, config.gates, config.new_fleet).await?);
     let peers = Arc::new(Peers::new(&env, config.limits, config.token.clone()));
     let metrics = Arc::new(Metrics::default());
-    let finder = Finder::new(&env, fleet.clone(), peers.clone(), metrics.clone(), config.find);
+    let finder = Finder::new(&env, fleet.clone(), peers.clone(), metrics.clone(), config.find, config.budget);
     let listener = env
         .net
         .bind(&config.listen)
@@ -177,7 +191,15 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
     let gateway = Arc::new(Gateway {
         env: env.clone(),
         token: config.token,
-        nodes: Nodes { fleet, peers, answer_timeout: config.answer_timeout },
+        nodes: Nodes {
+            fleet,
+            peers,
+            answer_timeout: config.answer_timeout,
+            places: Arc::new(Semaphore::new(config.budget.forwards)),
+        },
+        forwards_max: config.budget.forwards,
+        room: Room::default(),
+        lists: Share::new(LISTS_MAX, LISTS_WAITING_MAX),
         finder,
         slots: Slots::new(QUEUE_MAX),
         creates: Flights::new(CREATES_MAX, CROWD_MAX),

@@ -4,7 +4,6 @@
 mod adopt;
 mod behind_the_back;
 mod conflicts;
-mod crowd;
 mod cut_wire;
 mod disk_full;
 mod exec;
@@ -25,4 +24,6 @@ mod secrets;
 mod silence;
 mod single_writer;
 mod sleep;
+mod stalled;
+mod stopped;
 mod wedged;

@@ -74,7 +74,7 @@ pub(super) async fn acquire(
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, request_body) = request.into_parts();
-    let bytes = body::read(request_body, JSON_BODY_BYTES_MAX).await?;
+    let bytes = body::read_in(&gateway.room, request_body, JSON_BODY_BYTES_MAX).await?;
     let wish: AcquireSpace = parse(&bytes)?;
     let patience = wish.patience();
     deadline.extend(patience);
@@ -300,6 +300,7 @@ impl Create {
                 Forwarded::NotMine => Err(cut(&head.space, &peer, "it says that the space is not its own")),
                 Forwarded::Unreached(why) => Err(unreached(head, &peer, &why)),
                 Forwarded::Cut(why) => Err(cut(&head.space, &peer, &why)),
+                Forwarded::Busy => Err(Busy.into()),
             }
         };
         let deadline = self.wish.patience + BUILD;

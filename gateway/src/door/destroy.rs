@@ -25,6 +25,7 @@ use super::{
     spaces::{belief, locate, moving},
 };
 use crate::{
+    find::Busy,
     fleet::torn_down,
     forward::http::{Forwarded, Head, capture, cut, forward, unreachable},
     service::Gateway,
@@ -40,7 +41,7 @@ pub(super) async fn destroy(
     request: Request,
 ) -> Result<Response, Error> {
     let (parts, request_body) = request.into_parts();
-    let bytes = body::read(request_body, JSON_BODY_BYTES_MAX).await?;
+    let bytes = body::read_in(&gateway.room, request_body, JSON_BODY_BYTES_MAX).await?;
     let wish: OneSpace = parse(&bytes)?;
     let head = Head::new(parts, request_id, wish.name);
     // The slot is the name's, also for who says the id.
@@ -85,6 +86,7 @@ async fn in_slot(
                 Forwarded::NotMine => Ok(None),
                 Forwarded::Unreached(why) => Err(unreachable(&head.space, &peer, &why)),
                 Forwarded::Cut(why) => Err(cut(&head.space, &peer, &why)),
+                Forwarded::Busy => Err(Busy.into()),
             }
         };
         let answer = tokio::time::timeout(DEADLINE, sent).await;

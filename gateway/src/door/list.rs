@@ -37,8 +37,9 @@ pub(super) async fn list(
     State(gateway): State<Arc<Gateway>>,
     request: Request,
 ) -> Result<Json<SpaceList>, Error> {
-    let bytes = body::read(request.into_body(), JSON_BODY_BYTES_MAX).await?;
+    let bytes = body::read_in(&gateway.room, request.into_body(), JSON_BODY_BYTES_MAX).await?;
     let wish: ListSpaces = parse(&bytes)?;
+    let _turn = gateway.lists.turn(1).await?;
     // Who does not know which nodes there are cannot say who is silent.
     gateway.nodes.fleet.knows_its_nodes()?;
     let peers = gateway.nodes.fleet.asked();
@@ -70,7 +71,8 @@ async fn page(
         let why = format!("not asked: others took the {} s of the whole list", OVERALL.as_secs());
         return (wanted.node, Err(silent(why)));
     }
-    let deadline = if peer.live { LIVE } else { OTHERS }.min(left);
+    let live = LIVE.min(gateway.nodes.answer_timeout);
+    let deadline = if peer.live { live } else { OTHERS }.min(left);
     let ask = ListSpaces { limit: Some(wanted.limit), cursor: wanted.cursor, ..wish.clone() };
     let answer = gateway.nodes.peers.call(&peer.endpoint, "listSpaces", &ask, deadline, LIST_BYTES_MAX).await;
     (wanted.node, answer.map_err(|failure| silent(failure.to_string())))

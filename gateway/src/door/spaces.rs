@@ -21,9 +21,10 @@ use drowse_shared::{
 use http::request::Parts;
 use percent_encoding::percent_decode_str;
 
-use super::body;
+use super::{body, room::Room};
 use crate::{
     find::{
+        Busy,
         cache::Hit,
         verdict::{self, Answer, Verdict},
     },
@@ -57,7 +58,7 @@ pub(super) async fn use_space(
     let mut asked = Duration::ZERO;
     let (space, load) = match streamed_space(&parts)? {
         Some(space) => {
-            let load = load(request_body).await?;
+            let load = load(&gateway.room, request_body).await?;
             if matches!(load, Load::Streamed(_)) {
                 deadline.lift();
             }
@@ -66,7 +67,7 @@ pub(super) async fn use_space(
         None => {
             let writes = matches!(parts.uri.path(), "/writeFiles" | "/writeFile");
             let most = if writes { WRITE_FILES_BODY_BYTES_MAX } else { JSON_BODY_BYTES_MAX };
-            let bytes = body::read(request_body, most).await?;
+            let bytes = body::read_in(&gateway.room, request_body, most).await?;
             if parts.uri.path() == "/execCommand" {
                 asked = body::runs_for(&bytes);
             }
@@ -78,11 +79,11 @@ pub(super) async fn use_space(
     send(&gateway, &head, load).await
 }
 
-async fn load(body: Body) -> Result<Load, Error> {
+async fn load(room: &Room, body: Body) -> Result<Load, Error> {
     match http_body::Body::size_hint(&body).exact() {
         Some(length) if length <= KEPT_BYTES_MAX => {
             let most = usize::try_from(KEPT_BYTES_MAX).unwrap_or(usize::MAX);
-            Ok(Load::Kept(body::read(body, most).await?))
+            Ok(Load::Kept(body::read_in(room, body, most).await?))
         }
         _ => Ok(Load::Streamed(body)),
     }
@@ -232,6 +233,7 @@ pub(super) async fn once(
             Err(unreachable(&head.space, peer, &why))
         }
         Forwarded::Cut(why) => Err(cut(&head.space, peer, &why)),
+        Forwarded::Busy => Err(Busy.into()),
     }
 }
 

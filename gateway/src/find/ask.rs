@@ -79,8 +79,11 @@ impl Finder {
                 if suspect && !matches!(found, Verdict::Conflict { .. } | Verdict::Unsure(_)) {
                     self.clear(&space);
                 }
-                if let Verdict::Holder { peer, held } = &found {
-                    self.learn(peer, held);
+                match &found {
+                    Verdict::Holder { peer, held } => self.learn(peer, held),
+                    // Whoever asks for it again is a stranger.
+                    Verdict::Nobody { .. } => self.forget(&space),
+                    Verdict::Conflict { .. } | Verdict::Unsure(_) | Verdict::Contested => {}
                 }
                 // Whoever asked may have left.
                 let _ = decide.send(said.clone());

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use crate::fleet::Peer;
 
 /// Most entries there can be: what the indices can count.
-pub(crate) const ENTRIES_MAX: u32 = 100_000_000;
+pub(super) const ENTRIES_MAX: u32 = 100_000_000;
 
 /// No entry.
 const NIL: u32 = u32::MAX;

@@ -16,7 +16,7 @@ const RETRY_AFTER_SECONDS: u64 = 2;
 
 /// As much as can be is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("this gateway looks for as many spaces as it can; try again")]
+#[error("this gateway has as much under way as it can; try again")]
 pub(crate) struct Busy;
 
 impl From<Busy> for Error {
@@ -35,13 +35,13 @@ pub(crate) struct Share {
 }
 
 /// A turn. It weighs as much of its share as there are questions out, or more while it is undecided.
-pub(super) struct Turn {
+pub(crate) struct Turn {
     permit: OwnedSemaphorePermit,
 }
 
 impl Share {
     /// At most `wire_max` questions out, and `queue_max` waiting to ask.
-    pub(super) fn new(wire_max: usize, queue_max: usize) -> Self {
+    pub(crate) fn new(wire_max: usize, queue_max: usize) -> Self {
         Self {
             wire: Arc::new(Semaphore::new(wire_max)),
             wire_max,
@@ -61,7 +61,7 @@ impl Share {
     }
 
     /// Waits for a turn to ask `nodes` nodes.
-    pub(super) async fn turn(&self, nodes: usize) -> Result<Turn, Busy> {
+    pub(crate) async fn turn(&self, nodes: usize) -> Result<Turn, Busy> {
         let weight = nodes.max(self.wire_max / ROUNDS_MAX).clamp(1, self.wire_max);
         let weight = u32::try_from(weight).unwrap_or(u32::MAX);
         // Nobody overtakes: while somebody waits, nothing is free.

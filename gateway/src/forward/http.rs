@@ -30,7 +30,10 @@ use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use serde::de::IgnoredAny;
-use tokio::time::{Sleep, sleep};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Sleep, sleep},
+};
 
 use super::{
     headers::{self, Belief},
@@ -121,6 +124,8 @@ pub(crate) enum Forwarded {
     Unreached(String),
     /// It was reached and gave no answer; what was asked may have been done.
     Cut(String),
+    /// As many requests are at nodes as may be; nothing was sent.
+    Busy,
 }
 
 /// Sends a request on and answers as soon as the head of the answer is there.
@@ -132,6 +137,7 @@ pub(crate) async fn forward(
     body: Body,
 ) -> Forwarded {
     let peers = &nodes.peers;
+    let Ok(place) = nodes.places.clone().try_acquire_owned() else { return Forwarded::Busy };
     let limit = head.limit(nodes);
     let sent = async { peers.send(head.request(peer, peers, belief, body)?).await };
     let sent = select_biased! {
@@ -156,7 +162,8 @@ pub(crate) async fn forward(
             let (mut parts, body) = response.into_parts();
             headers::strip_hop_by_hop(&mut parts.headers);
             let lost = Box::pin(lost(nodes.clone(), peer.clone()));
-            let body = Watched { body, lost, patience: nodes.answer_timeout.min(PAUSE), pause: None };
+            let body =
+                Watched { body, lost, patience: nodes.answer_timeout.min(PAUSE), pause: None, _place: place };
             Forwarded::Answer(Response::from_parts(parts, Body::new(body)))
         }
     }
@@ -171,6 +178,8 @@ pub(crate) struct Nodes {
     pub(crate) peers: Arc<Peers>,
     /// Longest wait for an answer, besides what a request asks for.
     pub(crate) answer_timeout: Duration,
+    /// Requests that may be at nodes, until the last of their answers.
+    pub(crate) places: Arc<Semaphore>,
 }
 
 /// Resolves when a node that is down gives no sign of life either: a machine that vanished never closes a connection.
@@ -195,6 +204,7 @@ struct Watched {
     lost: BoxFuture<'static, ()>,
     patience: Duration,
     pause: Option<Pin<Box<Sleep>>>,
+    _place: OwnedSemaphorePermit,
 }
 
 impl http_body::Body for Watched {
