@@ -11,11 +11,16 @@ use drowse_node::{
     run,
 };
 use drowse_shared::{
-    limits::raise_open_files,
+    limits::{open_files, raise_open_files},
     seams::Env,
     shutdown::{Shutdown, signalled},
     telemetry,
 };
+
+/// Files that are no connections of clients: database, logs, listeners, programs.
+const RESERVED_FILES: u64 = 256;
+/// Most files one request takes: its client's connection and those of an agent.
+const FILES_PER_CONNECTION: u64 = 4;
 
 /// Bad usage: a setting that cannot be read.
 const USAGE: u8 = 64;
@@ -59,7 +64,8 @@ fn main() -> ExitCode {
 
 fn start(mut config: Config) -> anyhow::Result<()> {
     raise_open_files();
-    config.limits = config.limits.within_open_files();
+    let connections = open_files().saturating_sub(RESERVED_FILES) / FILES_PER_CONNECTION;
+    config.limits = config.limits.within(usize::try_from(connections).unwrap_or(usize::MAX));
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
     let ended = runtime.block_on(async {

@@ -16,6 +16,11 @@ pub fn raise_open_files() {
     }
 }
 
+/// How many files this process may have open.
+pub fn open_files() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

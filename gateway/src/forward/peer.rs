@@ -6,7 +6,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use drowse_shared::{
     api::Error,
-    http::{HttpClient, client, why},
+    http::{HttpClient, Limits, client, pace::Paused, why},
     seams::Env,
     token::Token,
 };
@@ -27,6 +27,8 @@ pub(crate) enum Failure {
     Unreached(String),
     /// Something may have been sent, and no whole answer came.
     Cut(String),
+    /// The caller's own body paused for too long; it is told so.
+    Paused(Paused),
     /// It answered an error.
     Refused(Box<Error>, http::StatusCode),
     /// It answered what nobody understands.
@@ -37,6 +39,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreached(why) | Self::Cut(why) | Self::Nonsense(why) => f.write_str(why),
+            Self::Paused(paused) => paused.fmt(f),
             Self::Refused(error, status) => write!(f, "answered {}: {}", status.as_u16(), error.message),
         }
     }
@@ -49,8 +52,8 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    pub(crate) fn new(env: &Env, token: Token) -> Self {
-        Self { client: client(env), token }
+    pub(crate) fn new(env: &Env, limits: Limits, token: Token) -> Self {
+        Self { client: client(env, limits), token }
     }
 
     /// The credential nodes take.
@@ -61,6 +64,9 @@ impl Peers {
     /// Sends one request and waits for the head of its answer.
     pub(crate) async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, Failure> {
         self.client.request(request).await.map_err(|error| {
+            if let Some(paused) = Paused::caused(&error) {
+                return Failure::Paused(paused);
+            }
             let reason = why(&error);
             if error.is_connect() || was_never_sent(&error) {
                 Failure::Unreached(reason)

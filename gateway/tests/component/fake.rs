@@ -22,6 +22,7 @@ use drowse_shared::{
         },
         spaces::{Key, ListSpaces, Order, Place},
     },
+    http::Limits,
     id::{BootId, FleetId, LedgerId, SpaceId, Ticket},
     name::SpaceRef,
     seams::Env,
@@ -119,7 +120,8 @@ impl Fake {
             .route("/listSpaces", post(list))
             .route("/{verb}", post(verb))
             .with_state(node.clone());
-        let served = drowse_shared::http::serve(env.clone(), listener, app, node.stop.clone());
+        let served =
+            drowse_shared::http::serve(env.clone(), listener, app, Limits::default(), node.stop.clone());
         let ended = node.ended.clone();
         env.spawn("fake", async move {
             served.await;
@@ -185,7 +187,8 @@ impl Fake {
 
     /// The same, with the roster it keeps.
     pub(crate) fn says_all(&self) -> CheckIn {
-        CheckIn { roster_copy: self.roster.lock().unwrap().clone(), ..self.says() }
+        let roster_copy = self.roster.lock().unwrap().clone();
+        CheckIn { roster_copy, ..self.says() }
     }
 
     pub(crate) fn hears(&self, answer: &CheckedIn) {

@@ -6,7 +6,7 @@ use camino::Utf8Path;
 use drowse_gateway::{Config, Parts, run};
 use drowse_shared::{
     api::nodes::{CheckedIn, Standing},
-    http::{HttpClient, client},
+    http::{HttpClient, Limits, client},
     seams::Env,
     shutdown::Shutdown,
     token::Token,
@@ -96,7 +96,15 @@ impl Fleet {
         config.state = Utf8Path::from_path(dir.path()).unwrap().join("gateway");
         change(&mut config);
         let (endpoint, stop) = boot(&env, &config).await;
-        Self { client: client(&env), env, endpoint, nodes: Vec::new(), config, stop, _dir: dir }
+        Self {
+            client: client(&env, Limits::default()),
+            env,
+            endpoint,
+            nodes: Vec::new(),
+            config,
+            stop,
+            _dir: dir,
+        }
     }
 
     /// Ends the gateway and starts another one on what it kept.
@@ -171,7 +179,7 @@ impl Fleet {
     pub(crate) async fn abandon(&self, verb: &str, body: Value, leave: impl Future<Output = ()>) {
         let request = self.request(verb, Body::from(body.to_string()));
         // A client of its own: leaving closes the connection.
-        let client: HttpClient<Body> = client(&self.env);
+        let client: HttpClient<Body> = client(&self.env, Limits::default());
         drowse_shared::select_biased! {
             answer = client.request(request) => panic!("answered before it was abandoned: {answer:?}"),
             () = leave => {}
@@ -180,7 +188,7 @@ impl Fleet {
 
     /// Reads the first bytes of a streamed answer, then leaves.
     pub(crate) async fn peek(&self, verb: &str) -> (StatusCode, Bytes) {
-        let client: HttpClient<Body> = client(&self.env);
+        let client: HttpClient<Body> = client(&self.env, Limits::default());
         let response = client.request(self.request(verb, Body::empty())).await.unwrap();
         let status = response.status();
         let frame = response.into_body().frame().await.unwrap().unwrap();
