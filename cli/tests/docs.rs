@@ -31,6 +31,8 @@ fn every_link_to_a_file_leads_somewhere() {
         "docs/guide.md",
         "docs/operate.md",
         "docs/api.md",
+        "docs/GUARANTEES.md",
+        "docs/TESTING.md",
     ];
     for name in pages {
         let text = page(name);
@@ -51,5 +53,46 @@ fn every_verb_is_in_the_api_page() {
     let pages = PAGES.iter().map(|page| page.trim_start_matches('/'));
     for verb in Verb::ALL.iter().map(|verb| verb.as_str()).chain(pages) {
         assert!(page.contains(verb), "docs/api.md does not say what {verb} does");
+    }
+}
+
+/// Every source of a test, in one text.
+fn tests_of(folder: &Path, out: &mut String) {
+    for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+        let path = entry.expect("a readable folder").path();
+        if path.is_dir() {
+            tests_of(&path, out);
+        } else if path.extension().is_some_and(|kind| kind == "rs") {
+            out.push_str(&fs::read_to_string(&path).expect("sources are text"));
+        }
+    }
+}
+
+#[test]
+fn every_test_that_a_guarantee_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut sources = String::new();
+    for part in ["shared", "gateway", "node", "cli", "e2e"] {
+        for folder in ["src", "tests"].map(|folder| root.join(part).join(folder)) {
+            if folder.is_dir() {
+                tests_of(&folder, &mut sources);
+            }
+        }
+    }
+    tests_of(&root.join("node/agent/tests"), &mut sources);
+    let page = page("docs/GUARANTEES.md");
+    let rows: Vec<&str> =
+        page.lines().filter(|line| line.starts_with("| ") && !line.contains("held by")).collect();
+    assert!(rows.len() > 30, "docs/GUARANTEES.md has only {} promises", rows.len());
+    for row in rows {
+        let held_by = row.trim_end_matches('|').rsplit('|').next().unwrap_or_default();
+        let names: Vec<&str> = held_by.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty() || held_by.contains("the simulation"), "nothing holds: {row}");
+        for name in names {
+            assert!(
+                sources.contains(&format!("fn {name}(")),
+                "docs/GUARANTEES.md names {name}, which is no test"
+            );
+        }
     }
 }

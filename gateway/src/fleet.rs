@@ -328,8 +328,8 @@ impl Fleet {
     }
 
     /// Nodes that must be shown the newest roster, or that were not heard yet.
-    fn to_tell(&self) -> (Option<Written>, Vec<Peer>) {
-        self.state().to_tell()
+    fn untold(&self) -> (Option<Written>, Vec<Peer>) {
+        self.state().untold()
     }
 
     /// Ends learning when it is time, and founds the fleet if no node knew one. Answers when to look again.

@@ -14,8 +14,8 @@ use drowse_node::{
         oci::Oci,
     },
     ledger::Database,
-    reading,
     milestone::unwatched,
+    reading,
     service::oci_config,
 };
 use drowse_shared::{id::LedgerId, seams::Env, shutdown::Shutdown, token::Token};

@@ -10,6 +10,7 @@ use drowse_shared::{
     backoff::Backoff,
     select_biased,
     shutdown::Shutdown,
+    watchdog::Pulse,
 };
 use futures_util::{StreamExt as _, stream};
 
@@ -22,19 +23,23 @@ const DEADLINE: Duration = Duration::from_secs(2);
 const AT_ONCE: usize = 256;
 /// Pause between two rounds, per node that was shown something: a fleet that joins node by node is told in few rounds.
 const PAUSE_PER_NODE: Duration = Duration::from_millis(1);
+/// Longest round over a thousand nodes that do not answer, with room.
+pub(crate) const ROUND: Duration = Duration::from_secs(120);
 /// Largest report: a reading and a roster of thousands of nodes.
 const BYTES_MAX: usize = 16 << 20;
 /// A node that joins opens its door a moment after it was taken in.
 const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(5));
 
 /// Runs until shutdown.
-pub(crate) async fn run(fleet: Arc<Fleet>, peers: Arc<Peers>, shutdown: Shutdown) {
+pub(crate) async fn run(fleet: Arc<Fleet>, peers: Arc<Peers>, shutdown: Shutdown, pulse: Pulse) {
     let mut again = AGAIN;
     loop {
+        pulse.at("learning which nodes there are");
         let learning = fleet.learn().await;
-        let (roster, behind) = fleet.to_tell();
+        let (roster, behind) = fleet.untold();
         let told = behind.is_empty();
         let rest = PAUSE_PER_NODE.saturating_mul(u32::try_from(behind.len()).unwrap_or(u32::MAX));
+        pulse.about("showing the roster to nodes", &behind.len());
         let report = written(&Report { roster: roster.clone(), want_roster: false });
         let whole = written(&Report { roster, want_roster: true });
         let asked = stream::iter(behind)
@@ -54,6 +59,7 @@ pub(crate) async fn run(fleet: Arc<Fleet>, peers: Arc<Peers>, shutdown: Shutdown
             (true, Some(wait)) => Some(wait),
             (false, learning) => Some(learning.map_or(Duration::MAX, |wait| wait).min(again.wait())),
         };
+        wait.map_or_else(|| pulse.rests(), |wait| pulse.pauses(wait));
         let pause = async {
             match wait {
                 Some(wait) => tokio::time::sleep(wait).await,

@@ -4,6 +4,7 @@ use axum::extract::State;
 use drowse_shared::{
     api::{
         Code, Error,
+        health::Health,
         nodes::{CheckIn, Intent, Lookup, LookupAnswer, Report},
     },
     id::Ticket,
@@ -63,6 +64,6 @@ pub(super) async fn report(
 }
 
 /// The daemon runs.
-pub(super) async fn healthz() -> &'static str {
-    "ok\n"
+pub(super) async fn healthz(State(node): State<Arc<Node>>) -> axum::Json<Health> {
+    axum::Json(Health::of(&node.watchdog))
 }

@@ -28,10 +28,10 @@ use super::{Capabilities, Card, Error, Executor, Found, Result, Stats, Vitality}
 
 /// The container's `config.json`.
 mod bundle;
-/// Cgroups: limits, freezer, census, measures.
-mod cgroup;
 /// Disks of one node on their way to another.
 pub(crate) mod carry;
+/// Cgroups: limits, freezer, census, measures.
+mod cgroup;
 /// Making a disk, and removing it.
 mod create;
 /// Reaching a port inside.

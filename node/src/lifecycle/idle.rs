@@ -17,17 +17,22 @@ use crate::{
 const TICK: Duration = Duration::from_secs(1);
 /// Most steps under way at once: after a start a thousand spaces may be due together.
 const AT_ONCE: usize = 32;
+/// Longest look.
+const STEP: Duration = Duration::from_secs(30);
 /// After a step that failed.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// Looks until the daemon ends.
 pub async fn run(node: Arc<Node>) {
     let steps = Arc::new(Semaphore::new(AT_ONCE));
+    let pulse = node.watchdog.watch("idle", STEP);
     loop {
+        pulse.pauses(TICK);
         drowse_shared::select_biased! {
             () = node.shutdown.stopping() => return,
             () = tokio::time::sleep(TICK) => {}
         }
+        pulse.at("looking for spaces that idle");
         for id in node.live.due(Instant::now()) {
             // The rest is still due at the next look.
             let Ok(permit) = steps.clone().try_acquire_owned() else { break };

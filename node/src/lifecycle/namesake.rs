@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn a_name_set_aside_is_a_name_and_nobody_elses() {
         let id: SpaceId = "0190f0c2a4b87c3d9e0f112233445566".parse().expect("an id");
-        for name in ["a", &"x".repeat(CHARACTERS_MAX), &"é ".repeat(60).trim().to_owned()] {
+        for name in ["a", &"x".repeat(CHARACTERS_MAX), "é ".repeat(60).trim()] {
             let name: SpaceName = name.parse().expect("a name");
             let aside = aside(&name, id);
             assert!(aside.as_str().ends_with(&format!("~{id}")), "{aside}");

@@ -48,6 +48,7 @@ async fn nothing_but_health_is_told_without_the_token() {
     }
     let reply = life.send(Request::get("/healthz").body(Body::empty()).expect("a request")).await;
     assert_eq!(reply.status, 200);
+    assert!(reply.text().contains(r#""status":"ok""#), "{}", reply.text());
 }
 
 #[tokio::test]

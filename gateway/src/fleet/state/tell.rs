@@ -82,7 +82,7 @@ impl State {
 
     /// The newest roster and whom it must be shown: live nodes that do not echo it, and nodes not heard yet. While it is
     /// being learned there is none to show; who was heard has said what it knows.
-    pub(in crate::fleet) fn to_tell(&mut self) -> (Option<Written>, Vec<Peer>) {
+    pub(in crate::fleet) fn untold(&mut self) -> (Option<Written>, Vec<Peer>) {
         let (version, now) = (self.version().unwrap_or(0), Instant::now());
         let peers: Vec<Peer> = self
             .members()

@@ -99,7 +99,7 @@ async fn the_roster_is_written_down_at_a_pace_and_not_once_per_node_that_joins()
     }
     assert_eq!(told, 1000, "every one was told of a fleet");
     assert!(texts.len() < 50, "a thousand joins within 100 ms wrote it down {} times", texts.len());
-    let (text, behind) = state.to_tell();
+    let (text, behind) = state.untold();
     let newest: Roster = serde_json::from_str(text.expect("a roster").get()).expect("readable");
     assert_eq!((newest.version, behind.len()), (1000, 1000), "what is shown to all is the newest");
 }
@@ -132,7 +132,7 @@ async fn a_node_takes_spaces_once_another_live_one_keeps_a_roster_of_ours_with_i
     assert_eq!(open(&state), ["node-1"], "alone");
     take(&mut state, vec![says(2)]);
     assert!(open(&state).is_empty(), "neither knows of the other");
-    state.to_tell();
+    state.untold();
     take(&mut state, vec![says(3)]);
     // Another gateway made a second version too, and nobody but its own nodes is in it.
     let foreign = Roster { version: 2, nodes: Vec::new(), ..roster(&state) };
