@@ -48,7 +48,9 @@ impl Entry {
     /// When the next step down is due, if nothing happens before; `None` = not by itself.
     fn due_at(&self) -> Option<Instant> {
         let idle = self.last_used?.checked_add(self.sleeps_after?)?;
-        self.running.is_empty().then(|| self.not_before.map_or(idle, |at| at.max(idle)))
+        // What a call is out for is in hand; listed as due it would keep others from their turn.
+        let rests = self.running.is_empty() && self.calls.is_empty();
+        rests.then(|| self.not_before.map_or(idle, |at| at.max(idle)))
     }
 }
 
@@ -176,7 +178,9 @@ impl Live {
         let number = table.next;
         table.next += 1;
         let call = Call { what, since: Instant::now(), patience };
-        table.entries.entry(id).or_default().calls.insert(number, call);
+        table.change(id, |entry| {
+            entry.calls.insert(number, call);
+        });
         CallGuard { live: self.clone(), id, number, in_time: false }
     }
 
@@ -250,10 +254,11 @@ impl CallGuard {
 
 impl Drop for CallGuard {
     fn drop(&mut self) {
-        if let Some(entry) = self.live.table().entries.get_mut(&self.id) {
-            entry.calls.remove(&self.number);
-            entry.timed_out = !self.in_time;
-        }
+        let (number, in_time) = (self.number, self.in_time);
+        self.live.table().change_known(self.id, |entry| {
+            entry.calls.remove(&number);
+            entry.timed_out = !in_time;
+        });
     }
 }
 

@@ -170,6 +170,9 @@ impl Line {
             match self.wire.lot(way) {
                 Lot::Vanish => {
                     self.torn.store(true, Ordering::SeqCst);
+                    if way == Way::Answer {
+                        self.answered(length);
+                    }
                     if length == 0 {
                         // Nobody hears that it was closed.
                         return pending().await;

@@ -30,13 +30,15 @@ const ROOM: Duration = Duration::from_secs(8);
 fn hasty(plan: Plan) -> Plan {
     let (client, idle) = (format!("{}s", CLIENT.as_secs()), format!("{}s", IDLE.as_secs()));
     let answer = format!("{}s", ANSWER.as_secs());
+    // The node has its say before the gateway gives it up.
+    let agent = format!("{}s", ANSWER.as_secs() - 1);
     plan.gateway_env("DROWSE_CLIENT_TIMEOUT", &client)
         .gateway_env("DROWSE_IDLE_TIMEOUT", &idle)
         .gateway_env("DROWSE_ANSWER_TIMEOUT", &answer)
         .gateway_env("DROWSE_LOOKUP_DEADLINE", "1s")
         .node_env("DROWSE_CLIENT_TIMEOUT", &client)
         .node_env("DROWSE_IDLE_TIMEOUT", &idle)
-        .node_env("DROWSE_AGENT_TIMEOUT", &answer)
+        .node_env("DROWSE_AGENT_TIMEOUT", &agent)
 }
 
 /// How one call ended.

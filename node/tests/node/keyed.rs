@@ -7,7 +7,7 @@ use drowse_shared::api::{
 };
 use serde_json::{Value, json};
 
-use crate::harness::{Ground, Life, Reply};
+use crate::harness::{Ground, Life, Reply, eventually};
 
 async fn keyed(life: &Life, key: &str, mut wish: Value) -> Reply {
     wish["name"] = "a".into();
@@ -53,12 +53,14 @@ async fn who_comes_while_a_command_runs_shares_its_answer() {
     let life = ground.start().await;
     life.acquire("a").await;
     let wish = json!({ "command": "cat", "stdin": "x", "timeoutSeconds": 20 });
-    let sleep = json!({ "command": "sleep 0.3", "timeoutSeconds": 20 });
-    let (first, second, third) = tokio::join!(
-        keyed(&life, "k", sleep.clone()),
-        keyed(&life, "k", sleep.clone()),
-        keyed(&life, "k", wish)
-    );
+    let sleep = json!({ "command": "sleep 1", "timeoutSeconds": 20 });
+    let other = async {
+        let id = life.node.known(&"a".parse().expect("a name")).await.expect("there").id;
+        eventually("it runs", || async { life.node.live.seen(id).running.is_some() }).await;
+        keyed(&life, "k", wish).await
+    };
+    let (first, second, third) =
+        tokio::join!(keyed(&life, "k", sleep.clone()), keyed(&life, "k", sleep.clone()), other);
     let refused = [&first, &second, &third].into_iter().filter(|reply| reply.status == 409).count();
     assert_eq!(refused, 1, "one of three asked for something else");
     let (first, second): (ExecResult, ExecResult) = (first.ok(), second.ok());

@@ -9,6 +9,9 @@ use crate::api::Error;
 /// Longest time spent on it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long a client may take to begin its request: many take an answer that comes before for an answer to nothing.
+const BEGINNING: Duration = Duration::from_millis(20);
+
 /// Answers `error` and closes. What the client still sends is read for a moment: unread, it would turn the close into a
 /// reset, which may destroy the answer on its way.
 pub(super) async fn refuse<I>(mut io: I, error: &Error)
@@ -17,6 +20,8 @@ where
 {
     let words = words(error);
     let said = async {
+        let mut first = [0; 4096];
+        let _ = tokio::time::timeout(BEGINNING, io.read(&mut first)).await;
         io.write_all(&words).await?;
         io.shutdown().await?;
         let mut rest = [0; 4096];
