@@ -9,17 +9,17 @@
 //!
 //! # The parts
 //!
-//! - [`run`] makes a fresh thread with a paused tokio runtime and a [`World`]. A host is an async function of an
+//! - `run` makes a fresh thread with a paused tokio runtime and a `World`. A host is an async function of an
 //!   [`Env`](drowse_shared::seams::Env) whose seams lead into the world. Nothing else may be nondeterministic: see
 //!   `clippy.toml` for what daemons may not use, and `interpose` for what libraries do behind our back.
-//! - [`fleet::plan`] says what may happen. A new trouble is a variant of `Trouble`, a weight in `plan/draw`, an arm in
+//! - `fleet::plan` says what may happen. A new trouble is a variant of `Trouble`, a weight in `plan/draw`, an arm in
 //!   `chaos`; a new verb is a variant of `Verb` and a weight.
-//! - [`fleet::scenario`] carries a plan out and ends at the first broken law; [`fleet::Laws`] checks while it happens.
+//! - `fleet::scenario` carries a plan out and ends at the first broken law; `fleet::Laws` checks while it happens.
 //! - Daemons keep real files on a simulated disk: libc's syncs come to `cache`, which knows what is durable; at a loss of
 //!   power the rest goes, stays or is torn. SQLite runs there as in production.
 //! - `fleet::tap` and `fleet::standing` listen to the wire, and judge tickets and membership by that alone.
-//! - [`fleet::shrink`] makes a failing plan small. [`brief`] tells a failing run in 30 lines.
-//! - [`Rng::of`] draws plans, [`Chance`] names the streams of a run. A daemon's randomness is one of them.
+//! - `fleet::shrink` makes a failing plan small. `brief` tells a failing run in 30 lines.
+//! - `Rng::of` draws plans, `Chance` names the streams of a run. A daemon's randomness is one of them.
 //!
 //! # The environment of the tests
 //!

@@ -1,6 +1,6 @@
 //! Notices a loop that makes no progress, and says where it stands.
 //!
-//! Whoever loops for the life of a daemon holds a [`Pulse`] and says at each step where it is, or that it rests. A loop that stays at
+//! Whoever loops for the life of a daemon holds a `Pulse` and says at each step where it is, or that it rests. A loop that stays at
 //! one step longer than it said it may is reported once, with the step and what it was about, and once more when it goes
 //! on. Nothing is restarted: a loop that is cut at an unknown place would be a second fault.
 
