@@ -220,14 +220,7 @@ pub struct AcquireSpace {
     pub policy: Option<PolicyPatch>,
     /// The caller's notes.
     #[garde(custom(optional_metadata_fits))]
-    #[cfg_attr(
-        test,
-        schemars(extend(
-            "maxProperties" = METADATA_ENTRIES_MAX,
-            "propertyNames" = { "minLength": 1, "maxLength": METADATA_KEY_CHARACTERS_MAX },
-            "additionalProperties" = { "type": "string", "maxLength": METADATA_VALUE_BYTES_MAX }
-        ))
-    )]
+    #[cfg_attr(test, schemars(transform = metadata::limits))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
     /// How long the answer may wait for the space, in seconds.
@@ -322,14 +315,7 @@ pub struct UpdateMetadata {
     pub name: SpaceRef,
     /// The notes from now on.
     #[garde(custom(metadata_fits))]
-    #[cfg_attr(
-        test,
-        schemars(extend(
-            "maxProperties" = METADATA_ENTRIES_MAX,
-            "propertyNames" = { "minLength": 1, "maxLength": METADATA_KEY_CHARACTERS_MAX },
-            "additionalProperties" = { "type": "string", "maxLength": METADATA_VALUE_BYTES_MAX }
-        ))
-    )]
+    #[cfg_attr(test, schemars(transform = metadata::limits))]
     pub metadata: Metadata,
 }
 

@@ -1,8 +1,6 @@
 use garde::Validate;
 use serde::{Deserialize, Serialize};
 
-#[cfg(test)]
-use super::{METADATA_ENTRIES_MAX, METADATA_KEY_CHARACTERS_MAX, METADATA_VALUE_BYTES_MAX};
 use super::{Metadata, Order, Sort, Space, State, optional_metadata_fits};
 use crate::api::{cursor::Cursor, nodes::Silent};
 
@@ -25,14 +23,7 @@ pub struct ListSpaces {
     pub states: Option<Vec<State>>,
     /// Only spaces whose metadata holds all of these.
     #[garde(custom(optional_metadata_fits))]
-    #[cfg_attr(
-        test,
-        schemars(extend(
-            "maxProperties" = METADATA_ENTRIES_MAX,
-            "propertyNames" = { "minLength": 1, "maxLength": METADATA_KEY_CHARACTERS_MAX },
-            "additionalProperties" = { "type": "string", "maxLength": METADATA_VALUE_BYTES_MAX }
-        ))
-    )]
+    #[cfg_attr(test, schemars(transform = super::metadata::limits))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
     /// Only spaces whose name begins so.

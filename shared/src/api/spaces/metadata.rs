@@ -39,3 +39,13 @@ pub(super) fn metadata_fits(metadata: &Metadata, _: &()) -> garde::Result {
 pub(super) fn optional_metadata_fits(metadata: &Option<Metadata>, context: &()) -> garde::Result {
     metadata.as_ref().map_or(Ok(()), |m| metadata_fits(m, context))
 }
+
+/// The same rules, as the document of the API says them.
+#[cfg(test)]
+pub(super) fn limits(schema: &mut schemars::Schema) {
+    schema.insert("maxProperties".to_owned(), METADATA_ENTRIES_MAX.into());
+    let keys = serde_json::json!({ "minLength": 1, "maxLength": METADATA_KEY_CHARACTERS_MAX });
+    schema.insert("propertyNames".to_owned(), keys);
+    let values = serde_json::json!({ "type": "string", "maxLength": METADATA_VALUE_BYTES_MAX });
+    schema.insert("additionalProperties".to_owned(), values);
+}
