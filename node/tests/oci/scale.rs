@@ -26,5 +26,6 @@ async fn ten_thousand_disks_are_surveyed_in_seconds() {
     assert!(found.values().all(|found| found.disk && found.card.is_some()), "every disk has its card");
     assert!(found.values().all(|found| found.vitality == Vitality::Stopped), "nothing runs");
     assert!(took.as_secs() < SURVEY_SECONDS, "the survey of {DISKS} disks took {took:?}");
+    machine.leave().await;
     println!("survey of {DISKS} disks {took:.0?}");
 }
