@@ -200,3 +200,8 @@ fn a_fall_at_any_step_of_a_space_s_life_breaks_no_law() {
 fn two_gateways_that_ask_crosswise_build_one_body() {
     fleet::crosswise(FIXED).assert_good("cargo test -p drowse-e2e --test sim crosswise");
 }
+
+#[test]
+fn a_node_that_became_known_too_late_to_be_asked_is_not_taken_for_a_no() {
+    fleet::known_too_late(FIXED).assert_good("cargo test -p drowse-e2e --test sim too_late");
+}

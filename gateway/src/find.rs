@@ -225,11 +225,11 @@ impl Finder {
     pub(crate) async fn find(self: &Arc<Self>, space: &SpaceRef) -> Result<Verdict, Busy> {
         let _reading = Reading::begin(&self.readers);
         let (flight, joined) = self.board(space);
-        let verdict = verdict::verdict(&flight.await?);
+        let verdict = self.conclude(&flight.await?);
         // A round that began before this caller came may have asked a node just before the space was built there.
         if joined && !matches!(verdict, Verdict::Holder { .. }) {
             let (flight, _) = self.board(space);
-            return Ok(verdict::verdict(&flight.await?));
+            return Ok(self.conclude(&flight.await?));
         }
         Ok(verdict)
     }
@@ -287,7 +287,16 @@ impl Finder {
             Said { peer: said.peer.clone(), answer }
         });
         let again = futures_util::future::join_all(again).await;
-        Ok(if verdict::is_contested(&said, &again) { Verdict::Contested } else { verdict::verdict(&again) })
+        Ok(if verdict::is_contested(&said, &again) { Verdict::Contested } else { self.conclude(&again) })
+    }
+
+    /// What a round means. Who became known while it went on was not asked, and may hold the space: then "nobody" says
+    /// nothing.
+    fn conclude(&self, said: &[Said]) -> Verdict {
+        match verdict::verdict(said) {
+            Verdict::Nobody { asked, .. } if !self.fleet.is_everybody(&asked) => Verdict::Contested,
+            verdict => verdict,
+        }
     }
 
     /// Asks every node and waits for every answer.
@@ -316,6 +325,10 @@ impl Finder {
         let call =
             self.peers.call::<_, LookupAnswer>(&peer.endpoint, "lookup", &lookup, deadline, LOOKUP_BYTES_MAX);
         let answer = match call.await {
+            // It serves nothing before it is back, and what it holds may be held by another one too.
+            Ok(LookupAnswer::Yes(_)) if self.fleet.is_returning(&peer.ledger) => {
+                Answer::Silent("it was removed, holds the space, and is only on its way back".to_owned())
+            }
             Ok(LookupAnswer::Yes(held)) => Answer::Yes(held),
             // A "no" counts only from who is known to be the node: before its first check-in anybody could be
             // answering there.

@@ -20,7 +20,7 @@ pub(crate) mod roster;
 mod state;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -234,6 +234,16 @@ impl Fleet {
         self.state().asked()
     }
 
+    /// Whether these are all who may hold a space.
+    pub(crate) fn is_everybody(&self, asked: &BTreeSet<LedgerId>) -> bool {
+        self.state().is_everybody(asked)
+    }
+
+    /// Whether a removed node is being compared with the others: it must be asked, and serves nothing yet.
+    pub(crate) fn is_returning(&self, ledger: &LedgerId) -> bool {
+        self.state().is_returning(ledger)
+    }
+
     /// A node that may hold a space.
     pub(crate) fn peer(&self, ledger: &LedgerId) -> Option<Peer> {
         self.state().peer(ledger)
@@ -254,9 +264,18 @@ impl Fleet {
         self.state().knows_its_nodes()
     }
 
-    /// Picks a node for a new space among those that gave a ticket, and counts it at once.
-    pub(crate) fn pick(&self, tickets: &BTreeMap<LedgerId, Ticket>) -> Result<Pick, NoCapacity> {
-        self.state().pick(tickets, &self.gates)
+    /// Picks a node for a new space among those that gave a ticket, and counts it at once, if everybody who may hold the
+    /// space was asked.
+    pub(crate) fn pick(
+        &self,
+        asked: &BTreeSet<LedgerId>,
+        tickets: &BTreeMap<LedgerId, Ticket>,
+    ) -> Result<Pick, NoPick> {
+        let mut state = self.state();
+        if !state.is_everybody(asked) {
+            return Err(NoPick::NotAsked);
+        }
+        state.pick(tickets, &self.gates).map_err(NoPick::NoCapacity)
     }
 
     /// What became of a pick.
@@ -348,6 +367,15 @@ impl Fleet {
         self.announce.notify_one();
         None
     }
+}
+
+/// Why there is no place for a new space.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum NoPick {
+    /// Somebody who may hold it became known and was not asked.
+    NotAsked,
+    /// Nobody takes it.
+    NoCapacity(NoCapacity),
 }
 
 /// Nobody takes a new space.

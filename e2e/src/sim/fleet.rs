@@ -25,7 +25,6 @@ use drowse_shared::{
     token::Token,
 };
 use futures_util::future::join_all;
-use serde_json::json;
 use tokio::time::sleep;
 
 use super::{Fall, Run, Weather, World, run};
@@ -49,6 +48,8 @@ mod operator;
 pub mod plan;
 /// Spaces that nobody uses any more.
 mod quiet;
+/// Runs about one moment.
+mod scenes;
 /// Makes a failing plan small.
 pub mod shrink;
 /// What the wire shows of who is a member.
@@ -68,6 +69,7 @@ pub use hunt::failing_seeds;
 pub use laws::{Answer, Laws};
 use operator::OPERATOR;
 pub use plan::Plan;
+pub use scenes::{crosswise, fall_at, known_too_late};
 use unsynced::Unsynced;
 use witness::Witness;
 
@@ -319,76 +321,5 @@ pub fn scenario(plan: &Plan) -> Run<()> {
             () = world.failed() => {}
             () = all => {}
         }
-    })
-}
-
-/// One client makes a space, uses it, destroys it and makes it anew, while `host` falls at its `k`-th effect and comes
-/// back. Answers whether it fell.
-pub fn fall_at(seed: u64, host: &'static str, fall: Fall, k: u64) -> Run<bool> {
-    run(seed, move |world| async move {
-        let fleet = Fleet::new(&world, &GATEWAYS[..1], &NODES[..3]);
-        fleet.start().await;
-        world.crash_at(host, Some(k), fall);
-        let guest = fleet.clone();
-        let work = world.on(CLIENTS[0], |env| async move {
-            let client = Client::new(&guest, CLIENTS[0], &env);
-            let one = json!({ "name": NAMES[0] });
-            let exec = json!({ "name": NAMES[0], "command": "true" });
-            for (verb, body) in [
-                ("acquireSpace", &one),
-                ("execCommand", &exec),
-                ("stopSpace", &one),
-                ("acquireSpace", &one),
-                ("destroySpace", &one),
-                ("acquireSpace", &one),
-            ] {
-                client.call(GATEWAYS[0], verb, NAMES[0], body, None).await;
-            }
-        });
-        let back = async {
-            while world.is_up(host) {
-                sleep(Duration::from_millis(100)).await;
-            }
-            sleep(Duration::from_secs(1)).await;
-            world.restart(host, Duration::ZERO).await;
-            std::future::pending::<()>().await;
-        };
-        drowse_shared::select_biased! {
-            _ = work => {}
-            () = back => {}
-        }
-        let fell = world.life_of(host) > 1 || !world.is_up(host);
-        fleet.settle(vec![NAMES[0].to_owned()], Weather::USUAL).await;
-        fell
-    })
-}
-
-/// Two gateways ask for one new name at the same moment, each reaching another node first, and each has another node in
-/// mind for it. Law 1: one body all the same.
-pub fn crosswise(seed: u64) -> Run<()> {
-    run(seed, move |world| async move {
-        world.set_weather(Weather { defer_one_in: 0, ..Weather::CALM });
-        let fleet = Fleet::new(&world, &GATEWAYS, &NODES[..3]);
-        fleet.start().await;
-        let acquire = async |me: &'static str, gateway: &'static str, name: &'static str| {
-            let fleet = fleet.clone();
-            let work = world.on(me, move |env| async move {
-                let client = Client::new(&fleet, me, &env);
-                client.call(gateway, "acquireSpace", name, &json!({ "name": name }), None).await
-            });
-            work.await
-        };
-        // g has just placed one on the first node, which h does not know before the next check-in.
-        acquire(CLIENTS[0], "g", NAMES[1]).await;
-        let first = [world.hold("g", NODES[1], "POST /lookup"), world.hold("h", NODES[0], "POST /lookup")];
-        let cross = async {
-            for held in first {
-                held.arrived().await;
-                sleep(Duration::from_millis(50)).await;
-                held.release();
-            }
-        };
-        tokio::join!(acquire(CLIENTS[1], "g", NAMES[0]), acquire(CLIENTS[2], "h", NAMES[0]), cross);
-        fleet.settle(NAMES[..2].iter().map(|name| (*name).to_owned()).collect(), Weather::USUAL).await;
     })
 }

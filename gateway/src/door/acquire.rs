@@ -5,7 +5,11 @@
 //! and then goes where it landed with its own request, or shares its failure. The flight is a task of its own: a caller
 //! that leaves stops nothing.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     body::Body,
@@ -26,7 +30,6 @@ use drowse_shared::{
     slots,
 };
 use http::StatusCode;
-use std::collections::BTreeMap;
 use tokio::time::Instant;
 
 use super::{
@@ -39,7 +42,7 @@ use crate::{
         cache::Hit,
         verdict::{self, Verdict},
     },
-    fleet::{NoCapacity, Peer, Pick, counts::Outcome, torn_down},
+    fleet::{NoCapacity, NoPick, Peer, Pick, counts::Outcome, torn_down},
     forward::{
         Belief,
         http::{Captured, Forwarded, Head, capture, cut, forward, unreachable},
@@ -237,7 +240,7 @@ impl Create {
         }
         let mut voids = 0;
         for _ in 0..ATTEMPTS {
-            let tickets = match self.gateway.finder.find_to_create(space).await? {
+            let (asked, tickets) = match self.gateway.finder.find_to_create(space).await? {
                 Verdict::Holder { peer, held } => {
                     let hit = Hit::of(&peer, &held);
                     return Ok(Attempt::Exists(peer, hit));
@@ -247,16 +250,18 @@ impl Create {
                 }
                 Verdict::Unsure(silent) => return Err(verdict::unsure(space, &silent)),
                 Verdict::Contested => {
-                    // Two gateways that stand aside for each other part by chance.
-                    let pause_ms = STAND_ASIDE_MS_MIN + self.gateway.env.random_u64() % STAND_ASIDE_MS_MIN;
-                    tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+                    self.stand_aside().await;
                     continue;
                 }
-                Verdict::Nobody { tickets } => tickets,
+                Verdict::Nobody { asked, tickets } => (asked, tickets),
             };
             self.gateway.nodes.fleet.knows_its_nodes()?;
-            let pick = match self.pick(&tickets).await {
-                Ok(pick) => pick,
+            let pick = match self.pick(&asked, &tickets).await {
+                Ok(Some(pick)) => pick,
+                Ok(None) => {
+                    self.stand_aside().await;
+                    continue;
+                }
                 Err(error) => {
                     self.gateway.metrics.placement("no_capacity");
                     return Err(error);
@@ -273,16 +278,28 @@ impl Create {
         Err(moving(space))
     }
 
-    /// A node that joined a moment ago is about to be known elsewhere; that is waited for.
-    async fn pick(&self, tickets: &BTreeMap<LedgerId, Ticket>) -> Result<Pick, Error> {
+    /// Two gateways that stand aside for each other part by chance.
+    async fn stand_aside(&self) {
+        let pause_ms = STAND_ASIDE_MS_MIN + self.gateway.env.random_u64() % STAND_ASIDE_MS_MIN;
+        tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+    }
+
+    /// A node that joined a moment ago is about to be known elsewhere; that is waited for. Nothing if somebody who was
+    /// not asked may hold the space: it must be looked up again.
+    async fn pick(
+        &self,
+        asked: &BTreeSet<LedgerId>,
+        tickets: &BTreeMap<LedgerId, Ticket>,
+    ) -> Result<Option<Pick>, Error> {
         let ends = Instant::now() + JOINING;
         loop {
-            match self.gateway.nodes.fleet.pick(tickets) {
-                Ok(pick) => return Ok(pick),
-                Err(NoCapacity { passing: true, .. }) if Instant::now() < ends => {
+            match self.gateway.nodes.fleet.pick(asked, tickets) {
+                Ok(pick) => return Ok(Some(pick)),
+                Err(NoPick::NotAsked) => return Ok(None),
+                Err(NoPick::NoCapacity(NoCapacity { passing: true, .. })) if Instant::now() < ends => {
                     self.gateway.nodes.fleet.news(Duration::from_millis(50)).await;
                 }
-                Err(refused) => return Err(refused.error),
+                Err(NoPick::NoCapacity(refused)) => return Err(refused.error),
             }
         }
     }

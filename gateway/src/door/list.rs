@@ -42,7 +42,9 @@ pub(super) async fn list(
     let _turn = gateway.lists.turn(1).await?;
     // Who does not know which nodes there are cannot say who is silent.
     gateway.nodes.fleet.knows_its_nodes()?;
-    let peers = gateway.nodes.fleet.asked();
+    let fleet = &gateway.nodes.fleet;
+    let peers: Vec<Peer> =
+        fleet.asked().into_iter().filter(|peer| !fleet.is_returning(&peer.ledger)).collect();
     let until = Instant::now() + OVERALL;
     let mut merge = Merge::new(&wish, peers.iter().map(|peer| peer.id.clone()));
     while let Some(wanted) = merge.wants() {

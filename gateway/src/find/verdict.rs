@@ -1,6 +1,9 @@
 //! What the answers of a round mean. Pure.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use drowse_shared::{
     api::{
@@ -68,10 +71,13 @@ pub(crate) enum Verdict {
     },
     /// Nobody said yes, and not everybody answered.
     Unsure(Vec<Silent>),
-    /// Everybody said no, and somebody else has asked since: whoever asks later finds what the other made of it.
+    /// All who were asked said no, and since then somebody else has asked, or somebody else may hold it: asking anew
+    /// tells.
     Contested,
     /// Everybody said no.
     Nobody {
+        /// Who.
+        asked: BTreeSet<LedgerId>,
         /// Who gave permission to build it.
         tickets: BTreeMap<LedgerId, Ticket>,
     },
@@ -97,7 +103,10 @@ pub(crate) fn verdict(said: &[Said]) -> Verdict {
                 Answer::No { ticket: Some(ticket) } => Some((said.peer.ledger, ticket)),
                 _ => None,
             };
-            Verdict::Nobody { tickets: said.iter().filter_map(ticket).collect() }
+            Verdict::Nobody {
+                asked: said.iter().map(|said| said.peer.ledger).collect(),
+                tickets: said.iter().filter_map(ticket).collect(),
+            }
         }
         [(peer, held)] => Verdict::Holder { peer: (*peer).clone(), held: (*held).clone() },
         [(first, _), rest @ ..] => {
@@ -216,7 +225,7 @@ mod tests {
                 format!("unsure {}", listed(&silent.iter().map(|s| s.node.clone()).collect::<Vec<_>>()))
             }
             Verdict::Contested => "contested".to_owned(),
-            Verdict::Nobody { tickets } => format!("nobody, {} tickets", tickets.len()),
+            Verdict::Nobody { tickets, .. } => format!("nobody, {} tickets", tickets.len()),
         }
     }
 

@@ -16,7 +16,11 @@ mod tell;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use drowse_shared::{
     api::{
@@ -299,6 +303,13 @@ impl State {
             peers.extend(too.map(|(ledger, heard)| self.stranger(*ledger, heard, now)));
         }
         peers
+    }
+
+    pub(super) fn is_everybody(&self, asked: &BTreeSet<LedgerId>) -> bool {
+        let members = self.members().all(|member| asked.contains(&member.ledger));
+        let few = !self.learning && self.returning.is_empty();
+        members
+            && (few || self.heard.keys().all(|ledger| asked.contains(ledger) || !self.is_asked_too(ledger)))
     }
 
     pub(super) fn peer(&self, ledger: &LedgerId) -> Option<Peer> {

@@ -13,10 +13,18 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::{Fleet, laws::Answer, plan::Action};
 use crate::sim::{Chance, Kind};
 
-/// Longer than any deadline of the fleet: who waits this long is told something.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// What a call may take on top of what it asks for, as docs/api.md#deadlines promises.
+const DEADLINE: Duration = Duration::from_secs(120);
+/// What the network may take of it, before the first byte and after the last.
+const WIRE: Duration = Duration::from_secs(5);
 /// Largest answer that is read.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// After this time whoever asked for `body` was told something.
+fn promised(body: &Value) -> Duration {
+    let asked = ["timeoutSeconds", "waitSeconds"].iter().filter_map(|field| body[field].as_u64()).sum();
+    DEADLINE + Duration::from_secs(asked) + WIRE
+}
 
 /// Somebody who uses the fleet from a host of their own.
 pub struct Client {
@@ -63,7 +71,8 @@ impl Client {
         let life = world.life_of(gateway);
         let at = format!("{gateway}:{}", super::GATEWAY_PORT);
         let asked = send(&self.http, &self.fleet.token, &at, verb, body);
-        let ended = match timeout(patience.unwrap_or(PATIENCE), asked).await {
+        let promised = promised(body);
+        let ended = match timeout(patience.unwrap_or(promised), asked).await {
             Ok(Ok(answer)) => Ended::Told(answer),
             Ok(Err(broke)) => Ended::Broke(broke),
             Err(_) => Ended::Left,
@@ -77,7 +86,7 @@ impl Client {
         match &ended {
             Ended::Told(answer) => laws.told(wish, answer),
             Ended::Left if patience.is_none() && world.life_of(gateway) == life => {
-                world.fail(&format!("law 6: {}: {verb} {name} got no answer in {PATIENCE:?}", self.me));
+                world.fail(&format!("law 6: {}: {verb} {name} got no answer in {promised:?}", self.me));
             }
             _ => {}
         }

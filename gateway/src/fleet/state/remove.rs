@@ -89,6 +89,11 @@ impl State {
         }
     }
 
+    /// Whether a removed node is being compared with the others: it must be asked, and serves nothing yet.
+    pub(in crate::fleet) fn is_returning(&self, ledger: &LedgerId) -> bool {
+        self.returning.contains_key(ledger) && self.member(ledger).is_none()
+    }
+
     /// What holds once this removed node is back.
     pub(in crate::fleet) fn readmission(&self, peer: &Peer) -> Result<Next, Error> {
         if self.called(&peer.id).is_some_and(|node| node.ledger != peer.ledger) {

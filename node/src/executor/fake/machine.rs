@@ -255,7 +255,13 @@ impl Machine {
 
     pub(super) fn stop(&self, id: SpaceId) -> Result<()> {
         self.inside().moved.notify_waiters();
-        self.with(id, |body| body.vitality = Vitality::Stopped)
+        self.with(id, |body| {
+            body.vitality = Vitality::Stopped;
+            // Nothing outlives pid 1.
+            for process in std::mem::take(&mut body.processes).into_values() {
+                process.killed.cancel();
+            }
+        })
     }
 
     pub(super) fn destroy(&self, id: SpaceId) {
