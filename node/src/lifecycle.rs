@@ -178,6 +178,7 @@ impl Node {
     pub async fn drive(&self, mut space: Space, event: Event) -> Result<Option<Space>, WireError> {
         let mut event = event;
         let mut failure: Option<WireError> = None;
+        let mut stopping = false;
         for _ in 0..=EFFECTS_MAX {
             let ended = match event {
                 Event::Done(effect) | Event::Failed(effect, _) => Some(effect),
@@ -188,7 +189,7 @@ impl Node {
                 |node: &Self| ended.into_iter().for_each(|effect| node.reached(effect, Moment::Settled));
             match step(&space.state, event) {
                 Step::Rest => {
-                    if matches!(event, Event::Failed(Effect::Stop, _)) {
+                    if stopping {
                         // It was said that it failed: the next life is not to end it then.
                         let state = space.state.clone();
                         self.settle(&mut space, state).await?;
@@ -224,6 +225,7 @@ impl Node {
                     self.begin(&mut space, meanwhile, effect).await?;
                     settled(self);
                     self.reached(effect, Moment::Begun);
+                    stopping = effect == Effect::Stop;
                     let done = self.perform(&space, effect).await;
                     self.reached(effect, Moment::Ended);
                     event = match done {
@@ -256,10 +258,10 @@ impl Node {
         }
     }
 
-    /// What a failed effect is taken for. A freeze that failed may have been had all the same, and who uses a space that
-    /// is called active and stands still waits for ever; so the kernel is asked.
+    /// What a failed effect is taken for. A freeze or a stop that failed may have been had all the same, and a space that
+    /// is called active must not stand still or be gone; so the kernel is asked.
     async fn after(&self, space: &Space, effect: Effect, fault: Fault) -> Event {
-        if effect != Effect::Freeze || fault != Fault::Passing {
+        if !matches!(effect, Effect::Freeze | Effect::Stop) || fault != Fault::Passing {
             return Event::Failed(effect, fault);
         }
         match tokio::time::timeout(LOOK, self.executor.vitality(space.id)).await {

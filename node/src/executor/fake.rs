@@ -107,7 +107,9 @@ impl Executor for Fake {
     fn stop(&self, id: SpaceId, _grace: Duration) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.pass("stop", Some(id)).await?;
-            self.machine.stop(id)
+            self.machine.stop(id)?;
+            // A fault here is one of a stop that was had.
+            self.pass("stopped", Some(id)).await
         })
     }
 

@@ -66,6 +66,18 @@ async fn a_freeze_that_was_had_but_failed_to_say_so_does_not_pass_for_awake() {
 }
 
 #[tokio::test]
+async fn a_stop_that_was_had_but_failed_to_say_so_does_not_pass_for_awake() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    life.acquire("a").await;
+    ground.machine.on("stopped", None, Some(Fault::Fail));
+    life.on("stopSpace", "a").await.refused(&Code::RuntimeFailed);
+    assert_eq!(life.get("a").await.state, State::Stopped, "the kernel knows better");
+    let ran: ExecResult = life.exec("a", "echo hi").await.ok();
+    assert_eq!((ran.stdout.as_str(), ran.resumed), ("hi\n", Some(Resumed::Restarted)));
+}
+
+#[tokio::test]
 async fn many_at_once_make_one_body_and_a_client_that_leaves_stops_nothing() {
     let ground = Ground::new();
     let life = ground.start().await;
