@@ -25,6 +25,8 @@ pub mod facts;
 pub mod foreign;
 /// Who this node is: `node.json` beside the disks.
 pub mod identity;
+/// Names that were given up to another node's spaces.
+pub mod kept;
 /// One page of a list.
 pub mod list;
 /// The shape of the file, version by version.

@@ -24,6 +24,8 @@ use crate::{
     },
 };
 
+/// A name that another node's space is to have.
+pub mod aside;
 /// `acquireSpace` of a name that is not there, and its answer while it takes long.
 pub mod create;
 /// Removing a space.
@@ -90,13 +92,20 @@ impl Node {
     /// # Errors
     /// `space_not_found`, or as [`Node::slot`].
     pub async fn hold(&self, space: &SpaceRef, patience: Duration) -> Result<(Slot, Space), WireError> {
-        let name = match space {
+        let mut name = match space {
             SpaceRef::Name(name) => name.clone(),
             SpaceRef::Id(_) => self.known(space).await?.name,
         };
-        let slot = self.slot(&name, patience).await?;
-        // It may have gone, or come anew under this name, while we waited.
-        Ok((slot, self.known(space).await?))
+        loop {
+            let slot = self.slot(&name, patience).await?;
+            // It may have gone, or come anew under this name, while we waited.
+            let row = self.known(space).await?;
+            if row.name == name {
+                return Ok((slot, row));
+            }
+            // It was set aside: its verbs queue under its new name.
+            name = row.name;
+        }
     }
 
     /// The space a request points at.

@@ -25,6 +25,7 @@ use crate::{
         oci::{Deadlines, Oci, OciConfig},
     },
     fleet::Fleet,
+    kept::Kept,
     ledger::{self, Database, Ledger, identity},
     lifecycle::{idle, reconcile},
     live::Live,
@@ -176,10 +177,12 @@ pub async fn build(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -
     let early = if config.listen.ends_with(":0") { Some(bind(&env, &config).await?) } else { None };
     let endpoint = endpoint(&config, early.as_deref());
     let fleet = Fleet::load(&ledger, ledger_id, config.gateways.is_empty(), config.check_in).await?;
+    let kept = Kept::load(&ledger).await?;
     let node = Arc::new(Node {
         boot: BootId::mint(&env),
         slots: Slots::new(QUEUE_MAX),
         tickets: Mutex::new(Tickets::default()),
+        kept,
         live: Live::default(),
         keyed: Keyed::default(),
         metrics: Metrics::default(),
