@@ -241,7 +241,7 @@ impl Finder {
         }
         let (finder, about) = (self.clone(), space.clone());
         let flight = async move {
-            let said = finder.round(&about, Intent::Read, false).await;
+            let said = finder.settled_round(&about, Intent::Read, false).await;
             finder.flights().remove(&about);
             said.map(Arc::new)
         };
@@ -273,7 +273,7 @@ impl Finder {
     /// Another gateway may be asking for the same name: each could get the newest ticket of the node it has in mind.
     /// So all are asked again once all have said no; of two gateways at most one then finds all its tickets the newest.
     pub(crate) async fn find_to_create(self: &Arc<Self>, space: &SpaceRef) -> Result<Verdict, Busy> {
-        let said = self.round(space, Intent::Create, false).await?;
+        let said = self.settled_round(space, Intent::Create, false).await?;
         let first = verdict::verdict(&said);
         if !matches!(first, Verdict::Nobody { .. }) {
             return Ok(first);
@@ -305,7 +305,33 @@ impl Finder {
         space: &SpaceRef,
         intent: Intent,
     ) -> Result<Vec<Said>, Busy> {
-        self.round(space, intent, true).await
+        self.settled_round(space, intent, true).await
+    }
+
+    /// One round. The answers are of different moments: where a space went from one node and was built anew on another
+    /// meanwhile, both said yes. So holders are asked once more before there are several.
+    async fn settled_round(
+        self: &Arc<Self>,
+        space: &SpaceRef,
+        intent: Intent,
+        all: bool,
+    ) -> Result<Vec<Said>, Busy> {
+        let said = self.round(space, intent, all).await?;
+        if !matches!(verdict::verdict(&said), Verdict::Conflict { .. }) {
+            return Ok(said);
+        }
+        let _turn = self.known.turn(said.len()).await?;
+        let again = said.into_iter().map(|said| async move {
+            if !matches!(said.answer, Answer::Yes(_)) {
+                return said;
+            }
+            match self.ask_one(&said.peer, space, intent, None).await {
+                // It held it a moment ago.
+                Answer::Silent(_) => said,
+                answer => Said { answer, ..said },
+            }
+        });
+        Ok(futures_util::future::join_all(again).await)
     }
 
     /// Asks one node, as a hint about it is not enough to begin a large upload.
