@@ -184,6 +184,11 @@ impl Ledger {
         }
     }
 
+    /// Waits for its turn to write, and writes nothing.
+    pub(crate) async fn probe(&self) -> Result<(), db::Error> {
+        self.write_once(Write::Soft, |_| Ok(())).await
+    }
+
     /// Reads.
     pub(crate) async fn read<T: Send + 'static>(
         &self,

@@ -14,7 +14,7 @@ use drowse_shared::{
 
 use crate::{
     door::error,
-    executor::{self, Executor},
+    executor::{self, Executor, Vitality},
     ledger,
     milestone::{Milestone, Moment},
     node::{Node, Slot, not_found},
@@ -212,7 +212,10 @@ impl Node {
                         // Whoever woke it says so only after the slot is free again.
                         self.live.renew(space.id);
                     }
-                    self.settle(&mut space, next.into()).await?;
+                    if let Err(unwritten) = self.settle(&mut space, next.into()).await {
+                        self.unfreeze(&space, event).await;
+                        return Err(unwritten);
+                    }
                     settled(self);
                     break;
                 }
@@ -264,6 +267,18 @@ impl Node {
             Some(_) if matches!(space.state, State::Broken(_)) => Err(refused(&space, Refusal::Broken)),
             Some(failure) => Err(failure),
             None => Ok(Some(space)),
+        }
+    }
+
+    /// A freeze that could not be written is undone: the ledger still calls the space active, and who uses one that stands
+    /// still waits for ever. Where nobody may use it, it rests.
+    async fn unfreeze(&self, space: &Space, event: Event) {
+        let froze = matches!(event, Event::Done(Effect::Freeze) | Event::Found(Vitality::Frozen));
+        if froze
+            && self.fleet.refuses_use().is_none()
+            && let Err(why) = self.perform(space, Effect::Thaw).await
+        {
+            tracing::error!(space = %space.id, error = %error::chain(&why), "it stands still and is called active");
         }
     }
 

@@ -4,6 +4,7 @@ use std::{sync::Arc, sync::Mutex};
 
 use anyhow::Context;
 use drowse_shared::{
+    db,
     http::serve,
     id::{BootId, LedgerId},
     seams::{Accept, BoxFuture, Env},
@@ -218,6 +219,13 @@ async fn serve_until_told(
         drop(bind(&node.env, &node.config).await?);
     }
     node.env.spawn("watchdog", node.watchdog.clone().run(node.shutdown.clone()));
+    let ledger = node.ledger.clone();
+    let probe = move || {
+        let ledger = ledger.clone();
+        async move { ledger.probe().await }
+    };
+    let pulse = node.watchdog.watch("database", db::TURN);
+    node.env.spawn("database", db::watch(probe, pulse, node.shutdown.clone()));
     for gateway in node.config.gateways.clone() {
         let worker = node.clone();
         node.env.spawn("check-in", checkin::run(worker, gateway));
