@@ -1,9 +1,15 @@
 //! Nodes: list, remove, readmit.
 
+use std::collections::BTreeMap;
+
 use clap::Subcommand;
 use drowse_shared::{
-    api::nodes::{ListNodes, Node, NodeList, NodeReadmitted, NodeRemoved, NodeState, OneNode},
+    api::nodes::{
+        Conflict, KeepAll, ListNodes, Node, NodeList, NodeReadmitted, NodeRemoved, NodeState, OneNode,
+        ReadmitNode,
+    },
     id::NodeId,
+    name::SpaceName,
     seams::Env,
 };
 use jiff::Timestamp;
@@ -19,6 +25,9 @@ use crate::{
     },
 };
 
+/// Longest readmission: every space of the node is compared with everybody else's.
+const READMISSION: Duration = Duration::from_secs(120);
+
 /// What can be done with nodes.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -29,10 +38,19 @@ pub(crate) enum Command {
         /// The node
         node: NodeId,
     },
-    /// Take a removed node back
+    /// Take a removed node back, and choose where it and another node hold one name
+    ///
+    /// Without a choice for each such name nothing changes, and the bodies of each are listed. Who is not chosen is set
+    /// aside: it keeps its data under the name NAME~ID.
     Readmit {
         /// The node
         node: NodeId,
+        /// Whose space keeps a name
+        #[arg(long, value_name = "NAME=NODE", value_parser = choice)]
+        keep: Vec<(SpaceName, NodeId)>,
+        /// Whose spaces keep every other name: those of the node that comes back, or of the member of the fleet
+        #[arg(long, value_name = "WHOSE", value_parser = whose)]
+        keep_all: Option<KeepAll>,
     },
 }
 
@@ -41,8 +59,29 @@ pub(crate) async fn run(command: Command, context: &Context) -> Outcome<Exit> {
     match command {
         Command::Ls => list(context).await,
         Command::Rm { node } => remove(node, context).await,
-        Command::Readmit { node } => readmit(node, context).await,
+        Command::Readmit { node, keep, keep_all } => {
+            let mut chosen = BTreeMap::new();
+            for (name, keeper) in keep {
+                if let Some(other) = chosen.insert(name.clone(), keeper.clone()).filter(|o| *o != keeper) {
+                    return Err(Failure::usage(format!("--keep gives {name} to {other} and to {keeper}")));
+                }
+            }
+            readmit(ReadmitNode { node_id: node, keep: chosen, keep_all }, context).await
+        }
     }
+}
+
+/// A name may have an equals sign in it, the id of a node has none.
+fn choice(text: &str) -> Result<(SpaceName, NodeId), String> {
+    let (name, node) = text.rsplit_once('=').ok_or("wants NAME=NODE")?;
+    let name = name.parse().map_err(|why| format!("{name:?}: {why}"))?;
+    let node = node.parse().map_err(|why| format!("{node:?}: {why}"))?;
+    Ok((name, node))
+}
+
+fn whose(text: &str) -> Result<KeepAll, String> {
+    let known = [KeepAll::Returning, KeepAll::Member].into_iter().find(|whose| whose.as_str() == text);
+    known.ok_or_else(|| "is `returning` or `member`".to_owned())
 }
 
 async fn list(context: &Context) -> Outcome<Exit> {
@@ -106,26 +145,72 @@ async fn remove(node_id: NodeId, context: &Context) -> Outcome<Exit> {
     Ok(Exit::OK)
 }
 
-async fn readmit(node_id: NodeId, context: &Context) -> Outcome<Exit> {
-    let request = OneNode { node_id: node_id.clone() };
-    let answer = context.client.answer("readmitNode", &request, Duration::ZERO).await?;
+async fn readmit(request: ReadmitNode, context: &Context) -> Outcome<Exit> {
+    let answer = context.client.answer("readmitNode", &request, READMISSION).await?;
     if context.json {
         output::json(&answer.body)?;
     }
-    let NodeReadmitted { readmitted, conflicts } = answer.read()?;
+    let node = request.node_id;
+    let NodeReadmitted { readmitted, conflicts, set_aside } = answer.read()?;
     if !readmitted {
-        for conflict in &conflicts {
-            let nodes: Vec<String> = conflict.nodes.iter().map(ToString::to_string).collect();
-            eprintln!("{}  held by {}", conflict.name, nodes.join(" and "));
+        if !context.json {
+            eprint!("{}", bodies(&conflicts, Env::real().clock.wall()).text());
         }
         return Err(Failure::new(format!(
-            "{node_id} was not readmitted: {} held elsewhere too",
+            "{node} was not readmitted, and nothing was changed: {} held elsewhere too",
             count(conflicts.len(), "name")
         ))
-        .hint("Destroy one copy of each first, by its id, then readmit again."));
+        .hint(format!(
+            "Choose whose space keeps each name: drowse node readmit {node} --keep NAME=NODE, or --keep-all returning, \
+             or --keep-all member. The others keep their data as NAME~ID."
+        )));
     }
     if !context.json {
-        output::line(&format!("{node_id}  readmitted"))?;
+        for body in &set_aside {
+            output::line(&format!("{}  set aside on {} as {}", body.was, body.node, body.name))?;
+        }
+        output::line(&format!("{node}  readmitted"))?;
     }
     Ok(Exit::OK)
+}
+
+/// What there is to choose from.
+fn bodies(conflicts: &[Conflict], now: Timestamp) -> Table {
+    let mut table = Table::new(&["NAME", "NODE", "ID", "STATE", "MADE", "LAST USED", "DISK"]);
+    let ago = |at: Option<Timestamp>| {
+        let seconds = at.map(|at| u64::try_from(now.as_second() - at.as_second()).unwrap_or(0));
+        seconds.map_or_else(String::new, |seconds| format!("{} ago", span(seconds)))
+    };
+    for conflict in conflicts {
+        for body in &conflict.bodies {
+            let cells = [
+                conflict.name.to_string(),
+                body.node.to_string(),
+                body.id.to_string(),
+                body.state.to_string(),
+                ago(body.created_at),
+                ago(body.last_active_at),
+                body.disk_bytes.map(bytes).unwrap_or_default(),
+            ];
+            table.row(cells.into_iter().map(|cell| (cell, Tone::Plain)).collect());
+        }
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_choice_is_a_name_and_a_node() {
+        let read = |text: &str| choice(text).map(|(name, node)| (name.to_string(), node.to_string()));
+        assert_eq!(read("shop=n1"), Ok(("shop".to_owned(), "n1".to_owned())));
+        assert_eq!(read("a=b=n1"), Ok(("a=b".to_owned(), "n1".to_owned())));
+        for wrong in ["shop", "=n1", "shop="] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(whose("member"), Ok(KeepAll::Member));
+        assert!(whose("n1").is_err());
+    }
 }

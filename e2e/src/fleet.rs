@@ -44,6 +44,19 @@ pub struct Gateway {
     pub door: Door,
 }
 
+impl Gateway {
+    /// Waits until it would place a new space on so many nodes.
+    pub async fn until_all_live(&self, nodes: usize) {
+        eventually("the other gateway knows the nodes", UP_WITHIN, || async {
+            let reply = self.door.attempt::<NodeList>("listNodes", &json!({})).await.ok()?;
+            let known = (reply.status == 200).then(|| reply.ok().nodes)?;
+            let takes = known.iter().filter(|n| n.state == NodeState::Live && n.refuses.is_none());
+            (takes.count() == nodes).then_some(())
+        })
+        .await;
+    }
+}
+
 /// A gateway, its nodes, and the ground they stand on.
 pub struct Fleet {
     /// The gateway's daemon.
@@ -172,9 +185,13 @@ impl Fleet {
     pub async fn revive_gateway(&mut self) {
         self.gateway.env.remove("DROWSE_NEW_FLEET");
         self.gateway.start();
-        let door = self.door.clone();
+        self.until_gateway_answers().await;
+    }
+
+    /// Waits until the gateway answers.
+    async fn until_gateway_answers(&self) {
         eventually("the gateway answers", UP_WITHIN, || async {
-            door.attempt::<Value>("listNodes", &json!({})).await.ok().filter(|r| r.status == 200)
+            self.door.attempt::<Value>("listNodes", &json!({})).await.ok().filter(|r| r.status == 200)
         })
         .await;
     }

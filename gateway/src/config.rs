@@ -5,13 +5,16 @@ use std::{fmt, time::Duration};
 use camino::Utf8PathBuf;
 use clap::Parser;
 use drowse_shared::{
-    http::{LimitArgs, Limits},
+    http::{LimitArgs, Limits, deadline},
     telemetry,
     token::{self, Token},
     units,
 };
 
 use crate::{budget::Budget, door::host, find, place::Gates};
+
+/// Longest that any verb is waited for at a node.
+const ANSWER_TIMEOUT_MAX: Duration = deadline::FORWARD_MAX;
 
 /// What a person may set. Secrets come from the environment or a file, never from a flag.
 #[derive(Debug, Clone, Parser)]
@@ -136,6 +139,16 @@ pub enum Error {
         /// What it is when it is not set.
         default: &'static str,
     },
+    /// A wait that outlasts the call.
+    #[error(
+        "DROWSE_ANSWER_TIMEOUT is {given:?}; it must be at most {most:?}, so that a gateway answers before its own deadline"
+    )]
+    AnswerTimeout {
+        /// As it was given.
+        given: Duration,
+        /// Longest there may be.
+        most: Duration,
+    },
 }
 
 impl Config {
@@ -170,6 +183,9 @@ impl Config {
         }
         if args.answer_timeout.is_zero() {
             return Err(Error::Zero { variable: "DROWSE_ANSWER_TIMEOUT", default: "110s" });
+        }
+        if args.answer_timeout > ANSWER_TIMEOUT_MAX {
+            return Err(Error::AnswerTimeout { given: args.answer_timeout, most: ANSWER_TIMEOUT_MAX });
         }
         Ok(Self {
             listen: args.listen,
@@ -263,6 +279,7 @@ mod tests {
             (["--domain", "example.com:443"], "DROWSE_DOMAIN"),
             (["--lookup-deadline", "0"], "DROWSE_LOOKUP_DEADLINE"),
             (["--answer-timeout", "0"], "DROWSE_ANSWER_TIMEOUT"),
+            (["--answer-timeout", "111s"], "at most 110s"),
         ] {
             let args = Args::parse_from(["drowse-gateway"].into_iter().chain(flags));
             let error = Config::checked(args, token()).expect_err("refused").to_string();

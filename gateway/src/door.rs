@@ -88,7 +88,7 @@ fn handler(verb: Verb) -> Option<MethodRouter<Arc<Gateway>>> {
         Verb::ListNodes => post(nodes::list),
         Verb::RemoveNode => post(nodes::remove),
         Verb::ReadmitNode => post(nodes::readmit),
-        Verb::Report | Verb::Lookup => return None,
+        Verb::Report | Verb::Lookup | Verb::Measure | Verb::SetAside => return None,
     })
 }
 

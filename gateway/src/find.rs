@@ -12,7 +12,7 @@ pub(crate) mod verdict;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -82,6 +82,14 @@ impl Default for Limits {
 
 type Flight = Shared<BoxFuture<'static, Result<Arc<Vec<Said>>, Busy>>>;
 
+/// A read of one name that is on the way.
+#[derive(Clone)]
+struct Round {
+    flight: Flight,
+    /// The one after it, for those who joined it and need one that began after they came.
+    next: Arc<OnceLock<Flight>>,
+}
+
 /// Finds spaces.
 pub(crate) struct Finder {
     env: Env,
@@ -91,7 +99,7 @@ pub(crate) struct Finder {
     limits: Limits,
     cache: Mutex<Cache>,
     /// Reads of one name that are on the way; whoever reads it meanwhile waits for the same answers.
-    flights: Mutex<BTreeMap<SpaceRef, Flight>>,
+    flights: Mutex<BTreeMap<SpaceRef, Round>>,
     readers: AtomicUsize,
     /// Names a second node said yes to after a decision. Their next round waits for every answer.
     suspects: Mutex<BTreeMap<SpaceRef, Instant>>,
@@ -158,7 +166,7 @@ impl Finder {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn flights(&self) -> MutexGuard<'_, BTreeMap<SpaceRef, Flight>> {
+    fn flights(&self) -> MutexGuard<'_, BTreeMap<SpaceRef, Round>> {
         self.flights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -224,24 +232,25 @@ impl Finder {
     /// Asks every node, to read or use the space. Callers of one name share a round.
     pub(crate) async fn find(self: &Arc<Self>, space: &SpaceRef) -> Result<Verdict, Busy> {
         let _reading = Reading::begin(&self.readers);
-        let (flight, joined) = self.board(space);
-        let verdict = self.conclude(&flight.await?);
-        // A round that began before this caller came may have asked a node just before the space was built there.
+        let (round, joined) = self.board(space);
+        let verdict = self.conclude(&round.flight.await?);
+        // A round that began before this caller came may have asked a node just before the space was built there. All who
+        // joined it came before it ended, so that one more serves them all, however late each of them gets to run.
         if joined && !matches!(verdict, Verdict::Holder { .. }) {
-            let (flight, _) = self.board(space);
-            return Ok(self.conclude(&flight.await?));
+            let next = round.next.get_or_init(|| self.board(space).0.flight).clone();
+            return Ok(self.conclude(&next.await?));
         }
         Ok(verdict)
     }
 
-    fn board(self: &Arc<Self>, space: &SpaceRef) -> (Flight, bool) {
+    fn board(self: &Arc<Self>, space: &SpaceRef) -> (Round, bool) {
         let mut flights = self.flights();
-        if let Some(flight) = flights.get(space) {
-            return (flight.clone(), true);
+        if let Some(round) = flights.get(space) {
+            return (round.clone(), true);
         }
         let (finder, about) = (self.clone(), space.clone());
         let flight = async move {
-            let said = finder.round(&about, Intent::Read, false).await;
+            let said = finder.settled_round(&about, Intent::Read, false).await;
             finder.flights().remove(&about);
             said.map(Arc::new)
         };
@@ -257,9 +266,9 @@ impl Finder {
                 })
             }
         };
-        let flight = task.boxed().shared();
-        flights.insert(space.clone(), flight.clone());
-        (flight, false)
+        let round = Round { flight: task.boxed().shared(), next: Arc::default() };
+        flights.insert(space.clone(), round.clone());
+        (round, false)
     }
 
     /// What is known when a round was cut: nobody has answered.
@@ -273,7 +282,7 @@ impl Finder {
     /// Another gateway may be asking for the same name: each could get the newest ticket of the node it has in mind.
     /// So all are asked again once all have said no; of two gateways at most one then finds all its tickets the newest.
     pub(crate) async fn find_to_create(self: &Arc<Self>, space: &SpaceRef) -> Result<Verdict, Busy> {
-        let said = self.round(space, Intent::Create, false).await?;
+        let said = self.settled_round(space, Intent::Create, false).await?;
         let first = verdict::verdict(&said);
         if !matches!(first, Verdict::Nobody { .. }) {
             return Ok(first);
@@ -305,7 +314,33 @@ impl Finder {
         space: &SpaceRef,
         intent: Intent,
     ) -> Result<Vec<Said>, Busy> {
-        self.round(space, intent, true).await
+        self.settled_round(space, intent, true).await
+    }
+
+    /// One round. The answers are of different moments: where a space went from one node and was built anew on another
+    /// meanwhile, both said yes. So holders are asked once more before there are several.
+    async fn settled_round(
+        self: &Arc<Self>,
+        space: &SpaceRef,
+        intent: Intent,
+        all: bool,
+    ) -> Result<Vec<Said>, Busy> {
+        let said = self.round(space, intent, all).await?;
+        if !matches!(verdict::verdict(&said), Verdict::Conflict { .. }) {
+            return Ok(said);
+        }
+        let _turn = self.known.turn(said.len()).await?;
+        let again = said.into_iter().map(|said| async move {
+            if !matches!(said.answer, Answer::Yes(_)) {
+                return said;
+            }
+            match self.ask_one(&said.peer, space, intent, None).await {
+                // It held it a moment ago.
+                Answer::Silent(_) => said,
+                answer => Said { answer, ..said },
+            }
+        });
+        Ok(futures_util::future::join_all(again).await)
     }
 
     /// Asks one node, as a hint about it is not enough to begin a large upload.

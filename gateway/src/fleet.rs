@@ -225,6 +225,11 @@ impl Fleet {
                 error = &error as &dyn std::error::Error,
                 "the gateway's database cannot be written"
             );
+            if error.is_busy() {
+                let message =
+                    "the gateway's database did not take it in time, and nothing was changed; try again";
+                return Error::new(Code::TimedOut, message);
+            }
             Error::new(Code::Internal, "the gateway cannot write its database; its log says why")
         })
     }

@@ -51,6 +51,7 @@ impl Metrics {
         let intent = match intent {
             Intent::Read => "read",
             Intent::Create => "create",
+            Intent::Compare => "compare",
         };
         self.with(|counted| *counted.rounds.entry(intent).or_default() += 1);
     }

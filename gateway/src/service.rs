@@ -171,7 +171,8 @@ impl Gateway {
 pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> Result<(), Error> {
     let Parts { db, lock, ready } = parts;
     let (env, counts) = env.counted();
-    let fleet = Arc::new(Fleet::open(&env, db, config.gates, config.new_fleet).await?);
+    let db = db.through(&env);
+    let fleet = Arc::new(Fleet::open(&env, db.clone(), config.gates, config.new_fleet).await?);
     let peers = Arc::new(Peers::new(&env, config.limits, config.token.clone()));
     let metrics = Arc::new(Metrics::default());
     let finder = Finder::new(&env, fleet.clone(), peers.clone(), metrics.clone(), config.find, config.budget);
@@ -188,6 +189,12 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
     }
     let watchdog = Watchdog::default();
     env.spawn("watchdog", watchdog.clone().run(shutdown.clone()));
+    let pulse = watchdog.watch("database", db::TURN);
+    let probed = move || {
+        let db = db.clone();
+        async move { db.probe().await }
+    };
+    env.spawn("database", db::watch(probed, pulse, shutdown.clone()));
     let pulse = watchdog.watch("announce", announce::ROUND);
     env.spawn("announce", announce::run(fleet.clone(), peers.clone(), shutdown.clone(), pulse));
     let gateway = Arc::new(Gateway {

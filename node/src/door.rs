@@ -31,7 +31,7 @@ mod exec;
 mod expect;
 /// `readFile writeFile writeFiles listFiles`.
 mod files;
-/// `lookup report`, and what is asked without a token.
+/// `lookup report measure setAside`, and what is asked without a token.
 mod fleet;
 /// One log line for each request that failed.
 mod log;
@@ -88,6 +88,8 @@ fn handler(verb: Verb) -> Option<MethodRouter<Arc<Node>>> {
         // Gateways.
         Verb::Lookup => post(fleet::lookup),
         Verb::Report => post(fleet::report),
+        Verb::Measure => post(fleet::measure),
+        Verb::SetAside => post(fleet::set_aside),
         Verb::CheckIn | Verb::ListNodes | Verb::RemoveNode | Verb::ReadmitNode => return None,
     })
 }

@@ -14,7 +14,10 @@ use drowse_shared::{
 };
 use tokio::{sync::Notify, time::Instant};
 
-use crate::ledger::{self, Ledger};
+use crate::{
+    kept::Roll,
+    ledger::{self, Ledger},
+};
 
 /// The roster that is kept.
 #[derive(Debug)]
@@ -35,6 +38,8 @@ impl KeptRoster {
 struct Known {
     bundle: Option<Bundle>,
     roster: Option<Arc<KeptRoster>>,
+    /// Since when that one is kept, in this life.
+    roster_since: Option<Instant>,
     removed: bool,
     accepted_at: Option<Instant>,
     bundle_wanted: bool,
@@ -70,6 +75,7 @@ impl Fleet {
         let known = Known {
             bundle: ledger.bundle().await?,
             roster: ledger.roster().await?.map(KeptRoster::of),
+            roster_since: Some(Instant::now()),
             removed: ledger.removed().await?,
             accepted_at: None,
             bundle_wanted: false,
@@ -199,11 +205,17 @@ impl Fleet {
         }
         ledger.set_roster(&roster).await?;
         let removed = roster.removed.contains(&self.ledger_id);
-        self.known().roster = Some(KeptRoster::of(roster));
+        self.hold(roster);
         if removed {
             self.set_removed(ledger, true).await?;
         }
         Ok(())
+    }
+
+    fn hold(&self, roster: Roster) {
+        let mut known = self.known();
+        known.roster = Some(KeptRoster::of(roster));
+        known.roster_since = Some(Instant::now());
     }
 
     /// Keeps whether the fleet removed this node. Answers whether that changed.
@@ -232,6 +244,22 @@ impl Fleet {
                 "this node was removed from its fleet; its spaces stay frozen until `readmitNode` takes it back",
             )
         })
+    }
+}
+
+impl Roll for Fleet {
+    fn is_asked(&self) -> bool {
+        !self.alone
+    }
+
+    fn member_since(&self, ledger: &LedgerId) -> Option<Instant> {
+        let known = self.known();
+        let roster = known.roster.as_ref()?;
+        known.roster_since.filter(|_| roster.roster.nodes.iter().any(|node| node.ledger_id == *ledger))
+    }
+
+    fn interval(&self) -> Duration {
+        self.interval
     }
 }
 

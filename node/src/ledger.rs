@@ -25,6 +25,8 @@ pub mod facts;
 pub mod foreign;
 /// Who this node is: `node.json` beside the disks.
 pub mod identity;
+/// Names that were given up to another node's spaces.
+pub mod kept;
 /// One page of a list.
 pub mod list;
 /// The shape of the file, version by version.
@@ -180,6 +182,11 @@ impl Ledger {
         if let Some(ballast) = &self.ballast {
             ballast.restore().await;
         }
+    }
+
+    /// Waits for its turn to write, and writes nothing.
+    pub(crate) async fn probe(&self) -> Result<(), db::Error> {
+        self.write_once(Write::Soft, |_| Ok(())).await
     }
 
     /// Reads.

@@ -38,6 +38,8 @@ pub mod tickets;
 pub mod checkin;
 /// What the gateways said.
 pub mod fleet;
+/// Names given up to a node that comes back.
+pub mod kept;
 /// What the machine measures.
 pub mod reading;
 

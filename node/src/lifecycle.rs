@@ -14,7 +14,7 @@ use drowse_shared::{
 
 use crate::{
     door::error,
-    executor::{self, Executor},
+    executor::{self, Executor, Vitality},
     ledger,
     milestone::{Milestone, Moment},
     node::{Node, Slot, not_found},
@@ -24,6 +24,8 @@ use crate::{
     },
 };
 
+/// A name that another node's space is to have.
+pub mod aside;
 /// `acquireSpace` of a name that is not there, and its answer while it takes long.
 pub mod create;
 /// Removing a space.
@@ -90,13 +92,20 @@ impl Node {
     /// # Errors
     /// `space_not_found`, or as [`Node::slot`].
     pub async fn hold(&self, space: &SpaceRef, patience: Duration) -> Result<(Slot, Space), WireError> {
-        let name = match space {
+        let mut name = match space {
             SpaceRef::Name(name) => name.clone(),
             SpaceRef::Id(_) => self.known(space).await?.name,
         };
-        let slot = self.slot(&name, patience).await?;
-        // It may have gone, or come anew under this name, while we waited.
-        Ok((slot, self.known(space).await?))
+        loop {
+            let slot = self.slot(&name, patience).await?;
+            // It may have gone, or come anew under this name, while we waited.
+            let row = self.known(space).await?;
+            if row.name == name {
+                return Ok((slot, row));
+            }
+            // It was set aside: its verbs queue under its new name.
+            name = row.name;
+        }
     }
 
     /// The space a request points at.
@@ -203,7 +212,10 @@ impl Node {
                         // Whoever woke it says so only after the slot is free again.
                         self.live.renew(space.id);
                     }
-                    self.settle(&mut space, next.into()).await?;
+                    if let Err(unwritten) = self.settle(&mut space, next.into()).await {
+                        self.unfreeze(&space, event).await;
+                        return Err(unwritten);
+                    }
                     settled(self);
                     break;
                 }
@@ -255,6 +267,18 @@ impl Node {
             Some(_) if matches!(space.state, State::Broken(_)) => Err(refused(&space, Refusal::Broken)),
             Some(failure) => Err(failure),
             None => Ok(Some(space)),
+        }
+    }
+
+    /// A freeze that could not be written is undone: the ledger still calls the space active, and who uses one that stands
+    /// still waits for ever. Where nobody may use it, it rests.
+    async fn unfreeze(&self, space: &Space, event: Event) {
+        let froze = matches!(event, Event::Done(Effect::Freeze) | Event::Found(Vitality::Frozen));
+        if froze
+            && self.fleet.refuses_use().is_none()
+            && let Err(why) = self.perform(space, Effect::Thaw).await
+        {
+            tracing::error!(space = %space.id, error = %error::chain(&why), "it stands still and is called active");
         }
     }
 

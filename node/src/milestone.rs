@@ -116,6 +116,8 @@ listed! {
         Rebuilt = "rebuilt from its card",
         /// A space that was set aside has its name again.
         Recalled = "given its name again",
+        /// A space gave up its name to another node's.
+        SetAside = "set aside",
         /// When a space sleeps, or the caller's notes.
         Changed = "policy or metadata changed",
     }

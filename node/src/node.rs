@@ -21,8 +21,8 @@ use drowse_shared::{
 
 use crate::{
     agent_client::process::Place, config::Config, door::metrics::Metrics, exec::keyed::Keyed,
-    executor::Executor, fleet::Fleet, ledger::Ledger, live::Live, milestone::Milestones, reading::Meter,
-    space::Space, tickets::Tickets,
+    executor::Executor, fleet::Fleet, kept::Kept, ledger::Ledger, live::Live, milestone::Milestones,
+    reading::Meter, space::Space, tickets::Tickets,
 };
 
 /// The slot of a name, while it is held.
@@ -48,6 +48,8 @@ pub struct Node {
     pub slots: Slots<SpaceName>,
     /// Permissions to create.
     pub tickets: Mutex<Tickets>,
+    /// Names given up to a node that comes back.
+    pub kept: Kept,
     /// What only this life knows about spaces.
     pub live: Live,
     /// Commands that run once per key.

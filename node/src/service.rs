@@ -4,6 +4,7 @@ use std::{sync::Arc, sync::Mutex};
 
 use anyhow::Context;
 use drowse_shared::{
+    db,
     http::serve,
     id::{BootId, LedgerId},
     seams::{Accept, BoxFuture, Env},
@@ -25,6 +26,7 @@ use crate::{
         oci::{Deadlines, Oci, OciConfig},
     },
     fleet::Fleet,
+    kept::Kept,
     ledger::{self, Database, Ledger, identity},
     lifecycle::{idle, reconcile},
     live::Live,
@@ -176,10 +178,12 @@ pub async fn build(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -
     let early = if config.listen.ends_with(":0") { Some(bind(&env, &config).await?) } else { None };
     let endpoint = endpoint(&config, early.as_deref());
     let fleet = Fleet::load(&ledger, ledger_id, config.gateways.is_empty(), config.check_in).await?;
+    let kept = Kept::load(&ledger).await?;
     let node = Arc::new(Node {
         boot: BootId::mint(&env),
         slots: Slots::new(QUEUE_MAX),
         tickets: Mutex::new(Tickets::default()),
+        kept,
         live: Live::default(),
         keyed: Keyed::default(),
         metrics: Metrics::default(),
@@ -215,6 +219,13 @@ async fn serve_until_told(
         drop(bind(&node.env, &node.config).await?);
     }
     node.env.spawn("watchdog", node.watchdog.clone().run(node.shutdown.clone()));
+    let ledger = node.ledger.clone();
+    let probe = move || {
+        let ledger = ledger.clone();
+        async move { ledger.probe().await }
+    };
+    let pulse = node.watchdog.watch("database", db::TURN);
+    node.env.spawn("database", db::watch(probe, pulse, node.shutdown.clone()));
     for gateway in node.config.gateways.clone() {
         let worker = node.clone();
         node.env.spawn("check-in", checkin::run(worker, gateway));

@@ -62,6 +62,11 @@ impl Tickets {
         }
     }
 
+    /// Voids what is out for `name`.
+    pub fn void(&mut self, name: &SpaceName) {
+        self.remove(name);
+    }
+
     fn remove(&mut self, name: &SpaceName) {
         if let Some((_, order)) = self.by_name.remove(name) {
             self.order.remove(&order);

@@ -7,16 +7,22 @@ use std::{sync::Arc, time::Duration};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use r2d2_sqlite::SqliteConnectionManager;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use rusqlite_migration::Migrations;
 use std::sync::{Mutex, PoisonError};
 
-use crate::seams::Env;
+use crate::{seams::Env, shutdown::Shutdown, watchdog::Pulse};
 
 /// Connections to one database. One writes at a time; lists read beside it.
 const CONNECTIONS: u32 = 4;
 /// Longest wait for another connection's write.
 const BUSY: Duration = Duration::from_secs(5);
+/// Longest turn of a write before a database is said to stand still: what waited longer was refused.
+pub const TURN: Duration = BUSY;
+/// Between two looks whether it takes writes.
+const LOOK: Duration = Duration::from_secs(5);
+/// The same while it does not.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// What can go wrong with a database.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +68,18 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether another one had the database for too long, or its disk stood still. Nothing was changed, and it may pass.
+    pub fn is_busy(&self) -> bool {
+        use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked, FileLockingProtocolFailed};
+        match self {
+            Self::Pool(_) | Self::Busy(_) => true,
+            Self::Statement(rusqlite::Error::SqliteFailure(e, _)) => {
+                matches!(e.code, DatabaseBusy | DatabaseLocked | FileLockingProtocolFailed)
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the disk under the database is full.
     pub fn is_disk_full(&self) -> bool {
         matches!(self, Self::Statement(rusqlite::Error::SqliteFailure(e, _)) if e.code == rusqlite::ErrorCode::DiskFull)
@@ -112,6 +130,23 @@ impl Db {
         Ok(Self { env: env.clone(), pool: Arc::new(Pool::One(Arc::new(Mutex::new(connection)))) })
     }
 
+    /// The same database, its queries run by this `env`.
+    #[must_use]
+    pub fn through(self, env: &Env) -> Self {
+        Self { env: env.clone(), ..self }
+    }
+
+    /// Takes a turn to write and gives it back: waits for what a write would wait for, and writes nothing.
+    ///
+    /// # Errors
+    /// As a write would fail.
+    pub async fn probe(&self) -> Result<(), Error> {
+        self.run(|connection| {
+            connection.transaction_with_behavior(TransactionBehavior::Immediate)?.rollback()
+        })
+        .await
+    }
+
     /// Runs `work` with a connection, off the async threads.
     ///
     /// # Errors
@@ -130,6 +165,42 @@ impl Db {
             })
             .await
             .ok_or(Error::Gone)?
+    }
+}
+
+/// Looks every now and then whether a database takes writes, so that one that stands still is noticed and said.
+pub async fn watch<F, E>(probe: impl Fn() -> F, pulse: Pulse, shutdown: Shutdown)
+where
+    F: Future<Output = Result<(), E>>,
+    E: std::error::Error + 'static,
+{
+    let mut told = false;
+    loop {
+        if !told {
+            pulse.at("waiting for its turn to write");
+        }
+        let probed = crate::select_biased! {
+            () = shutdown.stopping() => return,
+            probed = probe() => probed,
+        };
+        let pause = match probed {
+            Ok(()) => {
+                told = false;
+                pulse.pauses(LOOK);
+                LOOK
+            }
+            Err(error) => {
+                if !told {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "the database takes no writes");
+                }
+                told = true;
+                AGAIN
+            }
+        };
+        crate::select_biased! {
+            () = shutdown.stopping() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
     }
 }
 

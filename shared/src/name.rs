@@ -39,6 +39,15 @@ impl SpaceName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The name a space bears once it was set aside from this one: the old one as far as it fits, and its id. Nobody else
+    /// has it.
+    pub fn aside(&self, id: SpaceId) -> Self {
+        let id = format!("~{id}");
+        let kept: String = self.as_str().chars().take(CHARACTERS_MAX - id.len()).collect();
+        // A cut between characters leaves a text normalised, and the end is no white space.
+        format!("{kept}{id}").parse().unwrap_or_else(|_| self.clone())
+    }
 }
 
 impl FromStr for SpaceName {
@@ -141,6 +150,17 @@ mod tests {
         ];
         for (bad, why) in cases {
             assert_eq!(bad.parse::<SpaceName>(), Err(why), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_set_aside_is_a_name_and_nobody_elses() {
+        let id: SpaceId = "0190f0c2a4b87c3d9e0f112233445566".parse().expect("an id");
+        for name in ["a", &"x".repeat(CHARACTERS_MAX), "é ".repeat(60).trim()] {
+            let name: SpaceName = name.parse().expect("a name");
+            let aside = name.aside(id);
+            assert!(aside.as_str().ends_with(&format!("~{id}")), "{aside}");
+            assert!(aside.as_str().chars().count() <= CHARACTERS_MAX);
         }
     }
 

@@ -88,9 +88,8 @@ impl Plan {
         let count = self.nodes;
         let mut fleet = self.lay_out();
         fleet.gateway.start();
-        for other in &mut fleet.others {
-            other.daemon.start();
-        }
+        // A first check-in that finds nobody is repeated only an interval later.
+        fleet.until_gateway_answers().await;
         for n in 1..=count {
             let node = fleet.describe_node(&format!("n{n}")).await;
             fleet.nodes.push(node);
@@ -99,6 +98,13 @@ impl Plan {
             node.daemon.start();
         }
         fleet.until_all_live().await;
+        // Only once the nodes can tell them which fleet it is: with nobody who knows one, they would found another.
+        for other in &mut fleet.others {
+            other.daemon.start();
+        }
+        for other in &fleet.others {
+            other.until_all_live(count).await;
+        }
         fleet
     }
 

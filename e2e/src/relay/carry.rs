@@ -201,9 +201,18 @@ impl Line {
             Then::Cut => Gone::End(End::Closed),
             Then::Reset => Gone::End(End::Reset),
             Then::Lose => Gone::Lost,
-            Then::Hold => {
+            Then::Hold | Then::Later(_) => {
                 self.holding.store(way == Way::Request, Ordering::SeqCst);
-                self.wire.until_released(number).await;
+                let by_itself = async {
+                    match then {
+                        Then::Later(by) => tokio::time::sleep(by).await,
+                        _ => pending().await,
+                    }
+                };
+                drowse_shared::select_biased! {
+                    () = self.wire.until_released(number) => {}
+                    () = by_itself => {}
+                }
                 self.holding.store(false, Ordering::SeqCst);
                 *self.fault() = None;
                 self.late.store(way == Way::Request, Ordering::SeqCst);

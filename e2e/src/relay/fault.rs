@@ -14,6 +14,8 @@ pub enum Way {
 pub enum Then {
     /// They wait for `release`; nothing more is read from their sender, so that its window fills.
     Hold,
+    /// They go on by themselves so much later, or at `release`.
+    Later(Duration),
     /// They are dropped, and both ends are closed in order.
     Cut,
     /// They are dropped, and both ends get a reset.

@@ -63,7 +63,7 @@ impl Meanwhile {
 }
 
 /// What happens on the wire, to which request.
-const COLUMNS: [(&str, &str, Fault); 8] = [
+const COLUMNS: [(&str, &str, Fault); 12] = [
     ("request held", "POST /acquireSpace", Fault::at_once(Way::Request, Then::Hold)),
     ("answer held", "POST /acquireSpace", Fault::at_once(Way::Answer, Then::Hold)),
     ("lookup held", "POST /lookup", Fault::at_once(Way::Request, Then::Hold)),
@@ -72,7 +72,14 @@ const COLUMNS: [(&str, &str, Fault); 8] = [
     ("answer cut", "POST /acquireSpace", Fault::after(Way::Answer, 60, Then::Cut)),
     ("request reset", "POST /acquireSpace", Fault::after(Way::Request, 60, Then::Reset)),
     ("answer reset", "POST /acquireSpace", Fault::at_once(Way::Answer, Then::Reset)),
+    ("request delayed", "POST /acquireSpace", Fault::at_once(Way::Request, Then::Later(DELAY))),
+    ("answer delayed", "POST /acquireSpace", Fault::at_once(Way::Answer, Then::Later(DELAY))),
+    ("request half open", "POST /acquireSpace", Fault::after(Way::Request, 60, Then::Lose)),
+    ("answer half open", "POST /acquireSpace", Fault::after(Way::Answer, 60, Then::Lose)),
 ];
+
+/// A delay that is over while the second caller is at it.
+const DELAY: Duration = Duration::from_millis(200);
 
 /// How long the second caller may take before what is held is let go: it may be right to wait for that.
 const HEAD_START: Duration = Duration::from_millis(400);
@@ -114,7 +121,7 @@ async fn play(
     })
     .await;
     relays.iter().for_each(Relay::disarm);
-    let held = matches!(fault, Fault { way: Way::Request, then: Then::Hold, .. });
+    let held = matches!(fault, Fault { way: Way::Request, then: Then::Hold | Then::Later(_), .. });
 
     if row == ClientLeaves {
         first.abort();

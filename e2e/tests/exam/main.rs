@@ -19,6 +19,7 @@ mod node_crash;
 mod one_name;
 mod placement;
 mod ports;
+mod readmit;
 mod refusals;
 mod scale;
 mod secrets;

@@ -4,6 +4,8 @@
 mod agent;
 /// A client begins and does not go on.
 mod client;
+/// Somebody else has a daemon's database.
+mod database;
 /// The node, or the wire to it, stands still.
 mod node;
 
@@ -71,8 +73,8 @@ fn upload<'a>(door: &Door, space: &str) -> Call<'a> {
     })
 }
 
-fn download<'a>(door: &Door, space: &str) -> Call<'a> {
-    let (door, target) = (door.apart(), Door::stream_target("readFile", space, b"file"));
+fn download<'a>(door: &Door, space: &str, path: &str) -> Call<'a> {
+    let (door, target) = (door.apart(), Door::stream_target("readFile", space, path.as_bytes()));
     Box::pin(async move {
         let request = door.request(http::Method::POST, &target);
         let (reply, took) = timed(door.send("readFile", request)).await;
@@ -94,7 +96,7 @@ fn inside<'a>(door: &Door, name: &str) -> Vec<Call<'a>> {
         json_verb(door, "writeFile", json!({ "name": name, "path": "file", "content": "x" })),
         json_verb(door, "writeFiles", json!({ "name": name, "files": files })),
         upload(door, name),
-        download(door, name),
+        download(door, name, "file"),
     ]
 }
 
@@ -135,8 +137,12 @@ async fn all(calls: Vec<Call<'_>>) -> Vec<Ended> {
 
 /// Every call has ended in time, and those that were refused with one of these codes.
 fn ended_well(what: &str, ended: &[Ended], codes: &[Code]) {
+    ended_well_within(what, ended, codes, ANSWER + ASKED + ROOM);
+}
+
+/// The same, with a limit of its own.
+fn ended_well_within(what: &str, ended: &[Ended], codes: &[Code], limit: Duration) {
     for Ended { verb, took, reply } in ended {
-        let limit = ANSWER + ASKED + ROOM;
         assert!(*took <= limit, "{what}: {verb} took {took:?}, more than {limit:?}");
         let Some(reply) = reply else { panic!("{what}: {verb} got no answer at all") };
         if reply.status >= 400 {
@@ -165,8 +171,15 @@ async fn quiet(fleet: &Fleet) -> [Census; 2] {
     [gateway, node]
 }
 
-/// Nothing is left of what happened since `before`.
+/// Nothing is left of what happened since `before`, nor in any table of the gateway but its cache.
 async fn as_before(fleet: &Fleet, before: &[Census; 2]) {
+    drowse_e2e::wait::eventually("the gateway's tables are empty", IDLE * 5, || async {
+        let page = fleet.door.page("/metrics").await.text();
+        let rows = page.lines().filter_map(|line| line.strip_prefix("drowse_gateway_table_entries{table=\""));
+        let used = rows.filter(|row| !row.starts_with("cache\"") && !row.ends_with(" 0")).count();
+        (used == 0 && page.contains("table=\"forwards\"")).then_some(())
+    })
+    .await;
     let within = IDLE * 5;
     let gateway = Census::until_back(&before[0], &fleet.gateway, &fleet.door, within).await;
     let node = &fleet.nodes[0];

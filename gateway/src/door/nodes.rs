@@ -1,14 +1,14 @@
 //! Verbs about nodes.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{
     Json,
     extract::{Request, State},
 };
 use drowse_shared::api::{
-    Code, Error, JSON_BODY_BYTES_MAX,
-    nodes::{CheckIn, CheckedIn, ListNodes, NodeList, NodeReadmitted, NodeRemoved, OneNode},
+    Error, JSON_BODY_BYTES_MAX,
+    nodes::{CheckIn, CheckedIn, ListNodes, NodeList, NodeReadmitted, NodeRemoved, OneNode, ReadmitNode},
     parse,
 };
 
@@ -20,8 +20,6 @@ use crate::{
 
 /// Largest check-in that was asked for: a roster of thousands of nodes and a copy of the configuration.
 const CHECK_IN_BYTES_MAX: usize = 16 << 20;
-/// Longest comparison of a removed node's spaces with everybody else's.
-const READMIT: Duration = Duration::from_secs(120);
 
 /// `checkIn`, from nodes.
 pub(super) async fn check_in(
@@ -63,22 +61,10 @@ pub(super) async fn readmit(
     request: Request,
 ) -> Result<Json<NodeReadmitted>, Error> {
     let bytes = body::read(request.into_body(), JSON_BODY_BYTES_MAX).await?;
-    let wish: OneNode = parse(&bytes)?;
-    let id = wish.node_id.clone();
-    let compared = back::readmit(
-        gateway.nodes.fleet.clone(),
-        gateway.finder.clone(),
-        gateway.nodes.peers.clone(),
-        wish.node_id,
-    );
-    let task = async move {
-        tokio::time::timeout(READMIT, compared).await.unwrap_or_else(|_| {
-            let message = format!(
-                "comparing the spaces of node {id} took more than {} s; it stays removed",
-                READMIT.as_secs()
-            );
-            Err(Error::new(Code::NodeSilent, message))
-        })
-    };
+    let wish: ReadmitNode = parse(&bytes)?;
+    let late = back::took_too_long(&wish);
+    let compared =
+        back::readmit(gateway.nodes.fleet.clone(), gateway.finder.clone(), gateway.nodes.peers.clone(), wish);
+    let task = async move { tokio::time::timeout(back::LONGEST, compared).await.unwrap_or(Err(late)) };
     gateway.env.finish("readmit", task).await.unwrap_or_else(|| Err(torn_down())).map(Json)
 }

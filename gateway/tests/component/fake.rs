@@ -17,8 +17,8 @@ use drowse_shared::{
         cursor::Cursor,
         headers::{CREATE, EXPECT, Expect, FORWARDED, SPACE},
         nodes::{
-            Build, BundleVersion, CheckIn, CheckedIn, Disk, Intent, Lookup, LookupAnswer, Reading, Roster,
-            WIRE_VERSION,
+            Build, BundleVersion, CheckIn, CheckedIn, Disk, Intent, Lookup, LookupAnswer, Measure, Reading,
+            Roster, SetAside, SetAsideBody, WIRE_VERSION,
         },
         spaces::{Key, ListSpaces, Order, Place},
     },
@@ -48,6 +48,8 @@ pub(crate) struct Knobs {
     pub(crate) mute: bool,
     /// It says that it is removed.
     pub(crate) removed: bool,
+    /// It sets nothing aside.
+    pub(crate) keeps_names: bool,
 }
 
 pub(crate) struct Fake {
@@ -118,6 +120,8 @@ impl Fake {
             .route("/lookup", post(lookup))
             .route("/report", post(report))
             .route("/listSpaces", post(list))
+            .route("/measure", post(measure))
+            .route("/setAside", post(set_aside))
             .route("/{verb}", post(verb))
             .with_state(node.clone());
         let served =
@@ -266,6 +270,28 @@ async fn list(State(node): State<Arc<Fake>>, Json(ask): Json<ListSpaces>) -> Jso
     });
     let spaces: Vec<Value> = page.iter().take(limit).map(|(name, id)| node.space(name, **id)).collect();
     Json(json!({ "spaces": spaces, "nextCursor": cursor, "silent": [] }))
+}
+
+async fn measure(State(node): State<Arc<Fake>>, Json(ask): Json<Measure>) -> Result<Json<Value>, Error> {
+    let (name, id) =
+        node.find(&SpaceRef::Id(ask.id)).ok_or_else(|| Error::new(Code::SpaceNotFound, "none"))?;
+    Ok(Json(json!({ "space": node.space(&name, id), "diskBytes": 4096 })))
+}
+
+async fn set_aside(
+    State(node): State<Arc<Fake>>,
+    Json(wish): Json<SetAside>,
+) -> Result<Json<SetAsideBody>, Error> {
+    node.calls.lock().unwrap().push("setAside".into());
+    if node.knobs.lock().unwrap().keeps_names {
+        return Err(Error::new(Code::RuntimeFailed, "wedged"));
+    }
+    assert_eq!(wish.ledger_id, node.ledger);
+    let name = wish.name.aside(wish.id);
+    let mut spaces = node.spaces.lock().unwrap();
+    spaces.remove(wish.name.as_str());
+    spaces.insert(name.to_string(), wish.id);
+    Ok(Json(SetAsideBody { was: wish.name, name, node: node.id.parse().unwrap(), id: wish.id }))
 }
 
 /// Counts a request that was dropped before it was answered.

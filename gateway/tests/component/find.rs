@@ -91,6 +91,22 @@ async fn two_holders_are_a_conflict_for_every_verb() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_space_that_goes_and_is_built_anew_elsewhere_during_a_lookup_is_no_conflict() {
+    let fleet = Fleet::start(2).await;
+    let [before, after] = &fleet.nodes[..] else { panic!("two nodes") };
+    before.hold("anew");
+    after.set(|knobs| knobs.lookup_delay = Duration::from_millis(100));
+    let (answer, ()) = tokio::join!(fleet.get("anew"), async {
+        while before.count("lookup Read") == 0 || after.count("lookup Read") == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        before.drop_space("anew");
+        after.hold("anew");
+    });
+    assert_eq!(answer.status, 200, "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_second_yes_is_not_missed() {
     let fleet = Fleet::start(2).await;
     fleet.nodes[0].hold("twice");

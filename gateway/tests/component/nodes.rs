@@ -178,17 +178,91 @@ async fn a_removed_node_waits_to_be_readmitted_and_comes_back_without_conflicts_
     fleet.get("mine").await.is(404, "space_not_found");
     assert!(states(&fleet).await.contains(&("short".into(), "removed".into())));
     let answer = fleet.call("readmitNode", json!({ "nodeId": "short" })).await;
-    let conflicts = json!([{ "name": "both", "nodes": ["long", "short"] }]);
-    assert_eq!(answer.body, json!({ "readmitted": false, "conflicts": conflicts }), "{answer:?}");
+    let body = |node: &Fake| {
+        json!({ "node": node.id, "id": node.spaces.lock().unwrap()["both"], "state": "active", "diskBytes": 4096,
+            "createdAt": "2026-01-01T00:00:00Z", "lastActiveAt": "2026-01-01T00:00:00Z" })
+    };
+    let bodies = json!([body(&long), body(&short)]);
+    let conflicts = json!([{ "name": "both", "nodes": ["long", "short"], "bodies": bodies }]);
+    assert_eq!(
+        answer.body,
+        json!({ "readmitted": false, "conflicts": conflicts, "setAside": [] }),
+        "{answer:?}"
+    );
     fleet.get("mine").await.is(404, "space_not_found");
     short.drop_space("both");
     fleet.check_in(&short).await;
     let answer = fleet.call("readmitNode", json!({ "nodeId": "short" })).await;
-    assert_eq!(answer.body, json!({ "readmitted": true, "conflicts": [] }), "{answer:?}");
+    assert_eq!(answer.body, json!({ "readmitted": true, "conflicts": [], "setAside": [] }), "{answer:?}");
     fleet.check_in(&short).await;
     assert_eq!(fleet.get("mine").await.status, 200);
     fleet.call("readmitNode", json!({ "nodeId": "short" })).await.is(409, "node_live");
     fleet.call("readmitNode", json!({ "nodeId": "nobody" })).await.is(404, "node_not_found");
+}
+
+/// Node "short" is out and back; it and "long" hold what is named.
+async fn doubled(names: &[&str]) -> (Fleet, std::sync::Arc<Fake>, std::sync::Arc<Fake>) {
+    let mut fleet = Fleet::with(|config| config.new_fleet = true).await;
+    let long = Fake::start(&fleet.env, "long", Duration::from_secs(5)).await;
+    let short = Fake::start(&fleet.env, "short", SHORT).await;
+    fleet.join(&long).await;
+    fleet.join(&short).await;
+    fleet.nodes = vec![long.clone(), short.clone()];
+    fleet.settled().await;
+    tokio::time::sleep(SHORT * 2 + Duration::from_millis(100)).await;
+    let answer = fleet.call("removeNode", json!({ "nodeId": "short" })).await;
+    assert_eq!(answer.body, json!({ "removed": true }), "{answer:?}");
+    for name in names {
+        long.hold(name);
+        short.hold(name);
+    }
+    fleet.check_in(&short).await;
+    (fleet, long, short)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_not_chosen_is_set_aside_before_the_node_is_back() {
+    let (fleet, long, short) = doubled(&["a", "b", "c"]).await;
+    let id_at = |node: &Fake, name: &str| node.spaces.lock().unwrap().get(name).copied();
+    assert_eq!(fleet.get("a").await.body["on"], "long");
+    let before: Vec<_> =
+        ["a", "b", "c"].iter().map(|n| (id_at(&long, n).unwrap(), id_at(&short, n).unwrap())).collect();
+    let choose = |more: Value| {
+        let mut wish = json!({ "nodeId": "short" });
+        wish.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        fleet.call("readmitNode", wish)
+    };
+    let open = choose(json!({ "keep": { "a": "short", "b": "long" } })).await;
+    assert_eq!((&open.body["readmitted"], &open.body["conflicts"][0]["name"]), (&json!(false), &json!("c")));
+    choose(json!({ "keep": { "d": "short" }, "keepAll": "member" }))
+        .await
+        .is(400, "invalid_request")
+        .says("\"d\"");
+    choose(json!({ "keep": { "a": "nobody" }, "keepAll": "member" })).await.is(400, "invalid_request");
+    choose(json!({ "keepAll": "short" })).await.is(400, "invalid_request");
+    assert_eq!(long.count("setAside") + short.count("setAside"), 0);
+
+    // One that will not keeps the node out; its own came first.
+    long.set(|knobs| knobs.keeps_names = true);
+    let choices = json!({ "keep": { "a": "short", "b": "long" }, "keepAll": "returning" });
+    let refused = choose(choices.clone()).await;
+    refused.is(503, "runtime_failed").says("node long").says("\"a\"").says("stays removed").says("1 other");
+    fleet.check_in(&short).await;
+    assert!(states(&fleet).await.contains(&("short".into(), "removed".into())));
+
+    long.set(|knobs| knobs.keeps_names = false);
+    let done = choose(choices).await;
+    assert_eq!(done.body["readmitted"], json!(true), "{done:?}");
+    let aside = |n: usize, name: &str| json!({ "was": name, "name": format!("{name}~{}", before[n].0), "node": "long", "id": before[n].0 });
+    assert_eq!(done.body["setAside"], json!([aside(0, "a"), aside(2, "c")]), "b was set aside before");
+    fleet.check_in(&short).await;
+    for (name, node) in [("a", "short"), ("b", "long"), ("c", "short")] {
+        assert_eq!(fleet.get(name).await.body["on"], node, "{name}: a hint is no obstacle");
+    }
+    for (id, node) in [(before[0].0, "long"), (before[1].1, "short"), (before[2].0, "long")] {
+        assert_eq!(fleet.get(&id.to_string()).await.body["on"], node);
+    }
+    assert_eq!(fleet.built(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

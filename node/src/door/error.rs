@@ -14,6 +14,12 @@ pub fn ledger(error: ledger::Error) -> Error {
         );
     }
     tracing::error!(error = %chain(&error), "the ledger failed");
+    if matches!(&error, ledger::Error::Db(error) if error.is_busy()) {
+        return Error::new(
+            Code::TimedOut,
+            "the node's ledger did not answer in time: another process has it, or its disk stands still; try again",
+        );
+    }
     Error::new(Code::Internal, "the node's ledger could not be read or written; its log says why")
 }
 

@@ -306,7 +306,7 @@ fn unreadable(column: usize, why: impl std::error::Error + Send + Sync + 'static
     rusqlite::Error::FromSqlConversionFailure(column, Type::Text, Box::new(why))
 }
 
-fn parsed<T: std::str::FromStr<Err: std::error::Error + Send + Sync + 'static>>(
+pub(super) fn parsed<T: std::str::FromStr<Err: std::error::Error + Send + Sync + 'static>>(
     row: &Row<'_>,
     column: usize,
 ) -> Result<T, rusqlite::Error> {

@@ -93,6 +93,8 @@ pub async fn acquire(node: &Arc<Node>, wish: AcquireSpace, licence: Licence) -> 
             let left = patience.saturating_sub(started.elapsed());
             new(node, wish, licence, name, slot, left).await
         }
+        // Set aside while we waited: its verbs queue under its new name.
+        Some(row) if row.name != name => Err(refused(&row, Refusal::Busy)),
         Some(row) => {
             void(node, &name, licence);
             existing(node, &wish, slot, row, left).await
@@ -171,7 +173,8 @@ async fn new(
 
 /// Whether this create may go ahead. The slot is held.
 fn admitted(node: &Node, name: &SpaceName, licence: Licence) -> Result<(), Error> {
-    if let Some(refusal) = node.fleet.refuses_creates(Instant::now()) {
+    let now = Instant::now();
+    if let Some(refusal) = node.fleet.refuses_creates(now).or_else(|| node.kept.refuses(name, &node.fleet)) {
         return Err(refusal);
     }
     match licence {

@@ -54,7 +54,12 @@ async fn step_down(node: &Arc<Node>, id: SpaceId) {
         Err(_) => return,
     };
     let Some(slot) = node.slots.try_take(&row.name) else { return };
+    let name = row.name;
     let Ok(Some(mut row)) = node.ledger.find(&SpaceRef::Id(id)).await else { return };
+    // Set aside since: its slot is another one.
+    if row.name != name {
+        return;
+    }
     if !node.live.is_due(id, Instant::now()) {
         return;
     }
@@ -69,7 +74,6 @@ async fn step_down(node: &Arc<Node>, id: SpaceId) {
         _ => return node.watch(&row),
     };
     let worker = node.clone();
-    let name = row.name.clone();
     let stepped = node.finish("idle step", async move {
         let _slot = slot;
         worker.drive(row, event).await

@@ -6,7 +6,6 @@ use std::cmp::Reverse;
 use drowse_shared::{
     api::spaces::Broken,
     id::{Epoch, SpaceId},
-    name::{CHARACTERS_MAX, SpaceName},
 };
 use jiff::Timestamp;
 
@@ -41,17 +40,9 @@ pub(super) fn row(card: Card, found: &Found, holder: Option<SpaceId>, since: Tim
             name = space.name.as_str()
         );
         space.state = State::Broken(Broken { cause: CAUSE.to_owned(), message, since });
-        space.name = aside(&space.name, space.id);
+        space.name = space.name.aside(space.id);
     }
     space
-}
-
-/// A name that nobody else has: the old one as far as it fits, and the id.
-fn aside(name: &SpaceName, id: SpaceId) -> SpaceName {
-    let id = format!("~{id}");
-    let kept: String = name.as_str().chars().take(CHARACTERS_MAX - id.len()).collect();
-    // A cut between characters leaves a text normalised, and the end is no white space.
-    format!("{kept}{id}").parse().unwrap_or_else(|_| name.clone())
 }
 
 /// Gives a space that was set aside its name, if nobody has it any more.
@@ -67,20 +58,4 @@ pub(super) async fn recall(node: &Node, mut space: Space, found: &Found) -> Resu
     node.milestones.reached(Milestone::Row(Row::Recalled));
     node.watch(&space);
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_set_aside_is_a_name_and_nobody_elses() {
-        let id: SpaceId = "0190f0c2a4b87c3d9e0f112233445566".parse().expect("an id");
-        for name in ["a", &"x".repeat(CHARACTERS_MAX), "é ".repeat(60).trim()] {
-            let name: SpaceName = name.parse().expect("a name");
-            let aside = aside(&name, id);
-            assert!(aside.as_str().ends_with(&format!("~{id}")), "{aside}");
-            assert!(aside.as_str().chars().count() <= CHARACTERS_MAX);
-        }
-    }
 }

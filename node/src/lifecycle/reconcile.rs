@@ -256,6 +256,10 @@ async fn sweep(node: &Arc<Node>, pulse: &Pulse) {
         pulse.at("freezing the spaces of this removed node");
         suspend(node).await;
     }
+    pulse.at("releasing names that were kept for another node");
+    if let Err(error) = node.kept.release(&node.ledger, &node.fleet).await {
+        tracing::warn!(error = %chain(&error), "names that were kept for another node could not be released");
+    }
     pulse.at("writing when spaces were last used");
     write_activity(node).await;
     node.ledger.restore_ballast().await;

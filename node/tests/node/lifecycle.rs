@@ -1,12 +1,16 @@
 use std::time::Duration;
 
 use drowse_node::executor::fake::Fault;
-use drowse_shared::api::{
-    Code,
-    exec::ExecResult,
-    spaces::{Acquired, Resumed, SpaceAnswer, SpaceList, State, Waking},
+use drowse_shared::{
+    api::{
+        Code,
+        exec::ExecResult,
+        spaces::{Acquired, Resumed, SpaceAnswer, SpaceList, State, Waking},
+    },
+    slots::QUEUE_MAX,
 };
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::harness::{Ground, eventually};
 
@@ -94,6 +98,28 @@ async fn many_at_once_make_one_body_and_a_client_that_leaves_stops_nothing() {
     let ids: Vec<_> = futures_util::future::join_all(all).await.into_iter().flatten().collect();
     assert!(ids.len() >= 16 && ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     assert_eq!(ground.machine.built(&"a".parse().expect("a name")), 1);
+}
+
+#[tokio::test]
+async fn one_more_than_may_wait_for_a_space_is_told_so_at_once() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    let held = life.node.slot(&"a".parse().expect("a name"), Duration::from_secs(10)).await.expect("free");
+    let crowd = futures_util::future::join_all((0..QUEUE_MAX).map(|_| life.on("acquireSpace", "a")));
+    let one_more = async {
+        eventually("as many wait as may", || async { life.node.slots.waiting() == QUEUE_MAX }).await;
+        let began = Instant::now();
+        let error = life.on("acquireSpace", "a").await.refused(&Code::QueueFull);
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        assert!(error.retry_after_seconds.is_some() && error.message.contains("256 requests"), "{error:?}");
+        assert!(life.acquire("another").await.created, "other names do not wait for it");
+        drop(held);
+    };
+    let (answers, ()) = tokio::join!(crowd, one_more);
+    let answers: Vec<Acquired> = answers.iter().map(|reply| reply.ok()).collect();
+    assert!(answers.iter().all(|answer| answer.space.id == answers[0].space.id), "one body");
+    assert_eq!(answers.iter().filter(|answer| answer.created).count(), 1, "one of them made it");
+    life.crash().await;
 }
 
 #[tokio::test]

@@ -5,6 +5,8 @@ mod harness;
 
 /// Spaces of a dead node.
 mod adopt;
+/// Names that another node's spaces are to have.
+mod aside;
 /// Bad inputs of every verb.
 mod door;
 /// Commands that run once per key.

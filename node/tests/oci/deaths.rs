@@ -157,6 +157,11 @@ impl Fleet {
             }
             "execCommand" => body["command"] = "true".into(),
             "updateMetadata" => body["metadata"] = json!({ "changed": self.made.to_string() }),
+            "setAside" => {
+                body["id"] = self.subject.as_ref().expect("a subject").id.clone().into();
+                body["ledgerId"] = self.must("report", json!({})).await["ledgerId"].clone();
+                body["keeper"] = "0190f0c2a4b87c3d9e0f112233445566".into();
+            }
             _ => {}
         }
         self.life().call(verb, &body).await
@@ -164,6 +169,9 @@ impl Fleet {
 
     /// What the subject may be after a verb that was cut.
     async fn judge(&mut self, case: &Case) -> String {
+        if case.verb == "setAside" {
+            return self.judge_aside().await;
+        }
         let found = self.get(SUBJECT).await;
         let state =
             found.as_ref().map_or("gone", |space| space["state"].as_str().expect("a word")).to_owned();
@@ -196,6 +204,22 @@ impl Fleet {
             _ => self.subject = None,
         }
         state
+    }
+
+    /// The subject has one of two names, and is set aside by whoever repeats the call. Then it goes.
+    async fn judge_aside(&mut self) -> String {
+        let known = self.subject.clone().expect("a subject");
+        let name = self.get(&known.id).await.expect("it is there")["name"].clone();
+        let aside = format!("{SUBJECT}~{}", known.id);
+        assert!(name == SUBJECT || name == *aside, "{}: it is called {name}", self.now);
+        assert_eq!(self.get(SUBJECT).await.is_some(), name == SUBJECT, "{}", self.now);
+        let repeated = self.act("setAside").await;
+        assert!(matches!(&repeated, Heard::Answer(200, said) if said["name"] == *aside), "{repeated:?}");
+        assert!(self.get(SUBJECT).await.is_none(), "{}", self.now);
+        self.check(&known.id, &known, false).await;
+        self.on("destroySpace", &known.id).await;
+        self.subject = None;
+        if name == SUBJECT { "named" } else { "aside" }.to_owned()
     }
 
     /// Runs the verb to its end: what it passes, each with its number.
@@ -387,6 +411,7 @@ async fn a_node_killed_at_any_milestone_loses_nothing_and_leaves_nothing() {
             case("freezeSpace", B::Active),
             case("touchSpace", B::Frozen),
             case("updateMetadata", B::Active),
+            case("setAside", B::Active),
             case("touchSpace", B::Stopped),
             case("acquireSpace", B::CannotStart),
         ];

@@ -12,9 +12,14 @@ use crate::{
     name::{SpaceName, SpaceRef},
 };
 
+/// Taking a removed node back, and choosing where a name is held twice.
+mod readmit;
 /// Which nodes a fleet has.
 mod roster;
 
+pub use readmit::{
+    Body, Conflict, KeepAll, Measure, Measured, NodeReadmitted, ReadmitNode, SetAside, SetAsideBody,
+};
 pub use roster::{Roster, RosterNode, RosterVersion};
 
 /// Version of the wire between gateway and node. A node speaks a range; a gateway places only where its own fits.
@@ -249,6 +254,9 @@ pub enum Intent {
     Read,
     /// To create if all say no; a "no" comes with a ticket.
     Create,
+    /// To compare with what a node that comes back holds. A "no" voids every ticket that is out and gives none, and is
+    /// also given of a name that is kept for that node.
+    Compare,
 }
 
 /// `lookup`: does this node hold the space?
@@ -395,7 +403,7 @@ pub struct NodeList {
     pub nodes: Vec<Node>,
 }
 
-/// `removeNode`, `readmitNode`.
+/// `removeNode`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Validate)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -412,28 +420,6 @@ pub struct OneNode {
 pub struct NodeRemoved {
     /// Whether there was such a node.
     pub removed: bool,
-}
-
-/// What `readmitNode` answers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct NodeReadmitted {
-    /// Whether it serves again. It does not while a conflict is left.
-    pub readmitted: bool,
-    /// Names it holds that other nodes hold too: destroy one copy of each first.
-    pub conflicts: Vec<Conflict>,
-}
-
-/// One name on several nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct Conflict {
-    /// The name.
-    pub name: SpaceName,
-    /// Who holds it.
-    pub nodes: Vec<NodeId>,
 }
 
 #[cfg(test)]

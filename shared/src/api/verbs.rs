@@ -97,6 +97,10 @@ verbs! {
     Report = "report", Node;
     /// A gateway asks a node whether it holds a space. Between daemons.
     Lookup = "lookup", Node;
+    /// A gateway asks a node what a space is and how large its disk is. Between daemons.
+    Measure = "measure", Node;
+    /// A gateway has a space give up its name to another node's. Between daemons.
+    SetAside = "setAside", Node;
 }
 
 impl Verb {

@@ -26,6 +26,8 @@ pub const LOOK: Duration = Duration::from_secs(25);
 pub const WORK: Duration = Duration::from_secs(120);
 /// A node ends so much before its gateway gives it up, and a gateway gives it up so much before its own end.
 const MARGIN: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(10)];
+/// Longest that a gateway waits for a node, besides what a request asks for.
+pub const FORWARD_MAX: Duration = WORK.saturating_sub(MARGIN[1]);
 
 /// Who keeps a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,6 +120,7 @@ mod tests {
             let [node, forward, gateway] =
                 [Keeper::Node, Keeper::Forward, Keeper::Gateway].map(|keeper| of(verb, keeper));
             assert!(node < forward && forward < gateway, "{verb}: {node:?} {forward:?} {gateway:?}");
+            assert!(forward <= FORWARD_MAX, "{verb}");
         }
     }
 

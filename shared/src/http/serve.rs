@@ -26,6 +26,8 @@ use crate::{
 
 /// Most connections that are refused in words at the same time; further ones are closed.
 const REFUSALS_MAX: usize = 64;
+/// Largest head of a request, and most that is read ahead of one: what a connection holds of a client that nobody knows yet.
+const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Pause after an accept that failed, as when descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -102,7 +104,11 @@ async fn connection(io: BoxIo, served: Served, peer: String) {
     });
     let mut builder = hyper::server::conn::http1::Builder::new();
     // The date header would differ between two runs of one seed.
-    builder.timer(TokioTimer::new()).header_read_timeout(limits.idle_timeout).auto_date_header(false);
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.idle_timeout)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .auto_date_header(false);
     let io = TokioIo::new(Stalling::new(io, limits.client_timeout).in_turn(turn.clone()));
     let mut served = builder.serve_connection(io, service).with_upgrades();
     let ended = crate::select_biased! {

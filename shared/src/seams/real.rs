@@ -11,6 +11,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::{Accept, BoxFuture, BoxIo, Clock, Entropy, Net, Tasks};
 
+/// Most connections that wait to be accepted, if the kernel allows so many. A client whose connection finds no place tries
+/// again only a second later.
+const BACKLOG: i32 = 4096;
 /// A connection that is quiet for so long is asked whether its other end still lives.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 /// Between two such questions.
@@ -54,6 +57,8 @@ impl Net for Machine {
         Box::pin(async move {
             #[expect(clippy::disallowed_methods, reason = "this is the seam")]
             let listener = TcpListener::bind(at).await?;
+            // It listens already, with a queue of 128.
+            rustix::net::listen(&listener, BACKLOG)?;
             Ok(Box::new(listener) as Box<dyn Accept>)
         })
     }
@@ -126,5 +131,18 @@ mod tests {
         keep_alive(&stream).expect("set");
         assert!(sockopt::socket_keepalive(&stream).expect("read"));
         assert_eq!(sockopt::tcp_user_timeout(&stream).expect("read"), UNACKNOWLEDGED_MS);
+    }
+
+    #[tokio::test]
+    async fn a_burst_of_connections_waits_for_nobody() {
+        let listener = Machine.bind("127.0.0.1:0").await.expect("a free port");
+        let at = listener.local().parse().expect("an address");
+        // Nobody accepts: all of them wait in the kernel. One that finds no place tries again a second later.
+        let patience = Duration::from_millis(900);
+        let burst = (0..600).map(|n| {
+            std::net::TcpStream::connect_timeout(&at, patience)
+                .unwrap_or_else(|error| panic!("the {n}th: {error}"))
+        });
+        assert_eq!(burst.collect::<Vec<_>>().len(), 600);
     }
 }

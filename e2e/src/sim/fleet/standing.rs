@@ -53,7 +53,7 @@ struct Seen {
     /// Gateways that know their fleet, and so keep what they know; in which life each was last heard.
     settled: BTreeSet<String>,
     lives: BTreeMap<String, u64>,
-    /// When a check-in of a node was last taken, by gateway and node.
+    /// When a check-in of a node that was not removed was last taken, by gateway and node.
     taken: BTreeMap<(String, String), Duration>,
     /// When nodes were told that they are removed.
     shunned: BTreeMap<String, Vec<Duration>>,
@@ -137,7 +137,9 @@ impl Seen {
         if before != Some(heard.life) && !self.settled.contains(&gateway) {
             self.known.remove(&gateway);
         }
-        self.taken.insert((gateway.clone(), node.clone()), heard.at);
+        if answer["standing"] != "removed" {
+            self.taken.insert((gateway.clone(), node.clone()), heard.at);
+        }
         self.ledgers.insert(node.clone(), ledger.clone());
         let known = self.known.entry(gateway.clone()).or_default();
         let against_better_knowledge = known.contains(&ledger);

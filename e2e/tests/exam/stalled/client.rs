@@ -142,6 +142,33 @@ async fn a_client_that_does_not_read_its_answer_is_let_go() {
 }
 
 #[tokio::test]
+async fn a_head_that_is_too_large_is_refused_before_all_of_it_is_read() {
+    let fleet = hasty(Fleet::fake(1)).start().await;
+    fleet.acquire("a").await;
+    let before = quiet(&fleet).await;
+    for (at, door) in [("gateway", &fleet.door), ("node", &fleet.nodes[0].door)] {
+        for (length, status) in [(40 << 10, 200), (200 << 10, 431), (4 << 20, 431)] {
+            let long = format!("POST /getSpace HTTP/1.1\r\nx-long: {}\r\n", "x".repeat(length));
+            let whole = post("/getSpace", &fleet.ground.token, 12, b"{\"name\":\"a\"}");
+            let rest = &whole["POST /getSpace HTTP/1.1\r\n".len()..];
+            let (mut answer, mut stream) =
+                (vec![0; 64], TcpStream::connect(address(door)).await.expect("it listens"));
+            // It may be cut while it is sent.
+            let _ = stream.write_all(&[long.as_bytes(), rest].concat()).await;
+            let read = tokio::time::timeout(seconds(5), stream.read(&mut answer)).await;
+            let read = read.expect("it is answered at once").expect("the answer comes before the end");
+            let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
+            assert!(
+                answer.starts_with(&format!("HTTP/1.1 {status} ")),
+                "{length} bytes at the {at}: {answer:?}"
+            );
+        }
+    }
+    as_before(&fleet, &before).await;
+    fleet.end().await;
+}
+
+#[tokio::test]
 async fn one_connection_too_many_is_refused_in_words_and_the_fleet_goes_on() {
     let fleet = Fleet::fake(1).gateway_env("DROWSE_CONNECTIONS_MAX", CONNECTIONS_MAX).start().await;
     fleet.acquire("a").await;

@@ -18,8 +18,10 @@ pub(super) struct Out {
     returns: Option<Duration>,
     /// It is back, or never went.
     until: Option<Duration>,
-    /// Nobody who is left knew that it was removed: then nobody can know.
+    /// Nobody who was there knew that it was removed. Somebody who comes back may.
     unknowable: bool,
+    /// It was told that it is a member all the same: nobody asks for it any more.
+    settled: bool,
 }
 
 impl Record {
@@ -51,7 +53,8 @@ impl Laws {
         let asked = self.world.elapsed();
         let mut record = self.record();
         if record.out(host).is_none() {
-            let out = Out { asked, since: None, returns: None, until: None, unknowable: false };
+            let out =
+                Out { asked, since: None, returns: None, until: None, unknowable: false, settled: false };
             record.outs.entry(host.to_owned()).or_default().push(out);
         }
     }
@@ -91,10 +94,12 @@ impl Laws {
         let now = self.world.elapsed();
         let mut record = self.record();
         let Some(out) = record.out(host) else { return };
-        out.until = Some(now);
         if out.unknowable {
+            // Whoever knows better ends that, without a word to the operator.
+            out.settled = true;
             return;
         }
+        out.until = Some(now);
         for (id, body) in record.bodies.iter().filter(|(_, body)| body.host == host && body.gone.is_none()) {
             let others = record.bodies.iter().filter(|(_, other)| {
                 other.host != host
@@ -152,7 +157,7 @@ impl Laws {
     pub fn outs(&self) -> Vec<String> {
         let record = self.record();
         let out = |(host, outs): (&String, &Vec<Out>)| {
-            outs.last().filter(|out| out.until.is_none()).map(|_| host.clone())
+            outs.last().filter(|out| out.until.is_none() && !out.settled).map(|_| host.clone())
         };
         record.outs.iter().filter_map(out).collect()
     }

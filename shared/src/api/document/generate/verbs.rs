@@ -9,8 +9,8 @@ use crate::api::{
     Error, JSON_BODY_BYTES_MAX, WRITE_FILES_BODY_BYTES_MAX, exec,
     files::{self, FileContent, FileList, FilesWritten, ListFiles, ReadFile, WriteFile, WriteFiles},
     nodes::{
-        CheckIn, CheckedIn, ListNodes, Lookup, LookupAnswer, NodeList, NodeReadmitted, NodeRemoved, OneNode,
-        Report,
+        CheckIn, CheckedIn, ListNodes, Lookup, LookupAnswer, Measure, Measured, NodeList, NodeReadmitted,
+        NodeRemoved, OneNode, ReadmitNode, Report, SetAside, SetAsideBody,
     },
     parse,
     spaces::{
@@ -167,14 +167,19 @@ pub(super) fn described(which: Verb) -> Described {
         Verb::RemoveNode => {
             verb::<OneNode, NodeRemoved>().example("none of that name", json!({ "nodeId": "gone" }))
         }
-        Verb::ReadmitNode => {
-            verb::<OneNode, NodeReadmitted>().example("none of that name", json!({ "nodeId": "gone" }))
-        }
+        Verb::ReadmitNode => verb::<ReadmitNode, NodeReadmitted>()
+            .example("none of that name", json!({ "nodeId": "gone" }))
+            .example(
+                "with choices",
+                json!({ "nodeId": "gone", "keep": { "shop": "gone" }, "keepAll": "member" }),
+            ),
         Verb::CheckIn => verb::<CheckIn, CheckedIn>().large(),
         Verb::Report => verb::<Report, CheckIn>().example("without a roster", json!({})),
         Verb::Lookup => verb::<Lookup, LookupAnswer>()
             .example("to read", json!({ "space": "demo" }))
             .example("to create", json!({ "space": "another", "intent": "create" })),
+        Verb::Measure => verb::<Measure, Measured>(),
+        Verb::SetAside => verb::<SetAside, SetAsideBody>(),
     }
 }
 
