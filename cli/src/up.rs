@@ -83,6 +83,9 @@ pub(crate) struct Args {
     /// Where the gateway listens [default: as DIR says, 127.0.0.1:4677 in a new one]
     #[arg(long, env = "DROWSE_GATEWAY_LISTEN", value_name = "HOST:PORT")]
     listen: Option<String>,
+    /// Domain under which spaces have hosts: <port>-<id>.<domain> and <name>.<domain>
+    #[arg(long, env = "DROWSE_DOMAIN", default_value = "localhost", value_name = "DOMAIN")]
+    domain: String,
     /// Seconds between check-ins of the nodes
     #[arg(long, env = "DROWSE_CHECK_IN_SECONDS", default_value = "1", value_name = "SECONDS", value_parser = units::duration)]
     check_in_seconds: Duration,
@@ -142,7 +145,7 @@ pub(crate) async fn run(args: Args, state: Option<Utf8PathBuf>) -> Outcome<Exit>
     let shutdown = Shutdown::new();
     let mut daemons: JoinSet<Ended> = JoinSet::new();
     let mut bodies = Vec::new();
-    gateway(&home, &token, &env, &shutdown, &mut daemons)?;
+    gateway(&home, &args.domain, &token, &env, &shutdown, &mut daemons)?;
     let endpoint = format!("http://{}", home.layout.listen);
     for (id, port) in home.layout.node_ids() {
         let settings = node::Settings { id: &id, port, gateway: &endpoint, check_in: args.check_in_seconds };
@@ -250,6 +253,7 @@ async fn settle(home: &mut Home, args: &Args, env: &Env) -> Outcome<()> {
 
 fn gateway(
     home: &Home,
+    domain: &str,
     token: &Token,
     env: &Env,
     shutdown: &Shutdown,
@@ -259,7 +263,7 @@ fn gateway(
     fs_err::create_dir_all(&state)?;
     let mut flags = vec!["drowse-gateway", "--listen", &home.layout.listen, "--state", state.as_str()];
     // On one machine there is nowhere else to go while its processors are busy.
-    flags.extend(["--cpu-percent-max", "100"]);
+    flags.extend(["--cpu-percent-max", "100", "--domain", domain]);
     if home.fresh {
         flags.push("--new-fleet");
     }

@@ -11,7 +11,7 @@ use drowse_shared::{
     units,
 };
 
-use crate::{budget::Budget, find, place::Gates};
+use crate::{budget::Budget, door::host, find, place::Gates};
 
 /// Longest that any verb is waited for at a node.
 const ANSWER_TIMEOUT_MAX: Duration = deadline::FORWARD_MAX;
@@ -32,6 +32,9 @@ pub struct Args {
     /// This is the first gateway of a new fleet: with an empty database, do not wait for nodes that know more
     #[arg(long, env = "DROWSE_NEW_FLEET")]
     pub new_fleet: bool,
+    /// Domain under which spaces have hosts: <port>-<id>.<domain> and <name>.<domain>; none without it
+    #[arg(long, env = "DROWSE_DOMAIN", value_name = "DOMAIN")]
+    pub domain: Option<String>,
     /// How nodes are asked for a space
     #[command(flatten)]
     pub lookup: LookupArgs,
@@ -98,6 +101,8 @@ pub struct Config {
     pub token: Token,
     /// Whether it was told that it is the first gateway of a new fleet.
     pub new_fleet: bool,
+    /// Under which spaces have hosts.
+    pub domain: Option<String>,
     /// How nodes are asked.
     pub find: find::Limits,
     /// Which nodes take new spaces.
@@ -121,6 +126,11 @@ pub enum Error {
     /// Where to listen.
     #[error("DROWSE_GATEWAY_LISTEN is {0:?}; write it as host:port, for example 127.0.0.1:4677")]
     Listen(String),
+    /// The domain.
+    #[error(
+        "DROWSE_DOMAIN is {0:?}; write a lower-case domain name without port, for example spaces.example.com"
+    )]
+    Domain(String),
     /// A deadline that leaves no time.
     #[error("{variable} must be longer than 0; its default is {default}")]
     Zero {
@@ -165,6 +175,9 @@ impl Config {
         if port.is_none() {
             return Err(Error::Listen(args.listen));
         }
+        if let Some(domain) = args.domain.as_deref().filter(|domain| !host::is_domain(domain)) {
+            return Err(Error::Domain(domain.to_owned()));
+        }
         if args.lookup.lookup_deadline.is_zero() {
             return Err(Error::Zero { variable: "DROWSE_LOOKUP_DEADLINE", default: "2s" });
         }
@@ -179,6 +192,7 @@ impl Config {
             state: args.state,
             token,
             new_fleet: args.new_fleet,
+            domain: args.domain,
             find: find::Limits {
                 deadline: args.lookup.lookup_deadline,
                 grace: args.lookup.lookup_grace,
@@ -209,13 +223,25 @@ impl Config {
 
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { listen, state, token: _, new_fleet, find, gates, limits, answer_timeout, budget, log: _ } =
-            self;
+        let Self {
+            listen,
+            state,
+            token: _,
+            new_fleet,
+            domain,
+            find,
+            gates,
+            limits,
+            answer_timeout,
+            budget,
+            log: _,
+        } = self;
         write!(
             f,
-            "configuration: listen={listen} state={state} token=*** new_fleet={new_fleet} {limits} answer_timeout_ms={} \
+            "configuration: listen={listen} state={state} token=*** new_fleet={new_fleet} domain={} {limits} answer_timeout_ms={} \
              lookup_deadline_ms={} lookup_grace_ms={} cache_entries={} cache_age_seconds={} \
              cpu_percent_max={} active_max={} disk_floor_bytes={} forwards_max={}",
+            domain.as_deref().unwrap_or("-"),
             answer_timeout.as_millis(),
             find.deadline.as_millis(),
             find.grace.as_millis(),
@@ -249,6 +275,8 @@ mod tests {
         for (flags, says) in [
             (["--listen", "4677"], "DROWSE_GATEWAY_LISTEN"),
             (["--listen", ":4677"], "DROWSE_GATEWAY_LISTEN"),
+            (["--domain", "Example.com"], "DROWSE_DOMAIN"),
+            (["--domain", "example.com:443"], "DROWSE_DOMAIN"),
             (["--lookup-deadline", "0"], "DROWSE_LOOKUP_DEADLINE"),
             (["--answer-timeout", "0"], "DROWSE_ANSWER_TIMEOUT"),
             (["--answer-timeout", "111s"], "at most 110s"),

@@ -9,10 +9,14 @@ mod body;
 mod destroy;
 /// Credentials, request ids, one log line per refusal: around every verb.
 mod front;
+/// What a `Host` asks for.
+pub(crate) mod host;
 /// `listSpaces` over all nodes.
 mod list;
 /// Verbs about nodes.
 mod nodes;
+/// Ports of spaces, by host.
+mod ports;
 /// Room for what callers send.
 pub(crate) mod room;
 /// Verbs about a space that exists.
@@ -56,6 +60,8 @@ pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(gateway.clone(), front::in_time))
         .layer(from_fn_with_state(gateway.clone(), front::front))
+        // What an app is asked is no verb of ours: its credentials and its deadlines are its own.
+        .layer(from_fn_with_state(gateway.clone(), ports::by_host))
         .with_state(gateway)
 }
 

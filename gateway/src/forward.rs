@@ -6,5 +6,7 @@ mod headers;
 pub(crate) mod http;
 /// Our own calls to nodes: lookup, report, lists.
 pub(crate) mod peer;
+/// One request for a port of a space.
+pub(crate) mod port;
 
 pub(crate) use headers::Belief;

@@ -102,6 +102,8 @@ impl Parts {
 pub(crate) struct Gateway {
     /// The outside.
     pub(crate) env: Env,
+    /// Under which spaces have hosts.
+    pub(crate) domain: Option<String>,
     /// The fleet token.
     pub(crate) token: drowse_shared::token::Token,
     /// Which nodes there are, and their doors.
@@ -197,6 +199,7 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
     env.spawn("announce", announce::run(fleet.clone(), peers.clone(), shutdown.clone(), pulse));
     let gateway = Arc::new(Gateway {
         env: env.clone(),
+        domain: config.domain,
         token: config.token,
         nodes: Nodes {
             fleet,

@@ -37,6 +37,8 @@ mod fleet;
 mod log;
 /// `/metrics`.
 pub mod metrics;
+/// Ports of spaces.
+mod ports;
 /// Reading a request body.
 mod request;
 /// The verbs about spaces themselves.
@@ -59,6 +61,8 @@ pub fn router(node: Arc<Node>) -> Router {
         .layer(middleware::from_fn_with_state(node.clone(), in_time))
         .layer(middleware::from_fn_with_state(node.clone(), auth::check))
         .layer(middleware::from_fn_with_state(node.clone(), log::watch))
+        // What an app is asked is no verb of ours, and nothing to write down.
+        .layer(middleware::from_fn_with_state(node.clone(), ports::intercept))
         .with_state(node)
 }
 

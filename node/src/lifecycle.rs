@@ -324,6 +324,10 @@ impl Node {
         space.state = state;
         match space.state {
             State::Stopped => self.rest(space).await,
+            State::Frozen => {
+                self.live.fell_asleep(space.id);
+                self.watch(space);
+            }
             _ => self.watch(space),
         }
         Ok(())

@@ -42,6 +42,9 @@ struct Entry {
     calls: BTreeMap<u64, Call>,
     /// The last call that ended did not end in time.
     timed_out: bool,
+    woken: Option<Instant>,
+    /// How often it fell asleep.
+    slept: u64,
 }
 
 impl Entry {
@@ -132,7 +135,39 @@ impl Live {
 
     /// The space was woken: its time to sleep counts from now.
     pub fn renew(&self, id: SpaceId) {
-        self.table().change(id, |entry| entry.last_used = Some(Instant::now()));
+        let now = Some(Instant::now());
+        self.table().change(id, |entry| (entry.last_used, entry.woken) = (now, now));
+    }
+
+    /// The space fell asleep.
+    pub fn fell_asleep(&self, id: SpaceId) {
+        self.table().change(id, |entry| entry.slept += 1);
+    }
+
+    /// How often the space fell asleep in this life.
+    pub fn slept(&self, id: SpaceId) -> u64 {
+        self.table().entries.get(&id).map_or(0, |entry| entry.slept)
+    }
+
+    /// For how long the space has been awake since this life woke it.
+    pub fn woken_for(&self, id: SpaceId) -> Option<Duration> {
+        self.table().entries.get(&id)?.woken.map(|woken| woken.elapsed())
+    }
+
+    /// The space is used on by whoever used it before.
+    pub fn use_again(&self, id: SpaceId, now: Timestamp) {
+        let mut table = self.table();
+        let Some(last) =
+            table.entries.get(&id).map(|entry| entry.last_active_at.map_or(now, |at| at.max(now)))
+        else {
+            return;
+        };
+        table.change(id, |entry| {
+            entry.last_used = Some(Instant::now());
+            entry.not_before = None;
+            entry.last_active_at = Some(last);
+        });
+        table.unwritten.insert(id, last);
     }
 
     /// Spaces that are to take a step down now, the longest due first.

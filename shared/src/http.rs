@@ -27,6 +27,8 @@ pub mod deadline;
 mod drain;
 /// Answers on connections that are not served.
 mod farewell;
+/// What concerns one connection only.
+pub mod hop;
 /// How much a server takes on, and how long it waits.
 mod limits;
 /// Bodies that may pause, but not for ever.
@@ -35,6 +37,8 @@ pub mod pace;
 mod serve;
 /// Connections whose other side stands still.
 mod stall;
+/// Connections that were upgraded.
+pub mod tunnel;
 
 pub use drain::drain;
 pub use limits::{Args as LimitArgs, Limits};

@@ -92,8 +92,13 @@ impl Token {
 
     /// Whether these headers carry the token as `Authorization: Bearer …`.
     pub fn admits(&self, headers: &http::HeaderMap) -> bool {
+        self.is_in(headers, http::header::AUTHORIZATION.as_str())
+    }
+
+    /// Whether one header carries the token as `Bearer …`.
+    pub fn is_in(&self, headers: &http::HeaderMap, header: &str) -> bool {
         headers
-            .get(http::header::AUTHORIZATION)
+            .get(header)
             .and_then(|value| value.to_str().ok())
             .and_then(|value| value.strip_prefix("Bearer "))
             .is_some_and(|candidate| self.matches(candidate))

@@ -18,6 +18,7 @@ mod lists;
 mod node_crash;
 mod one_name;
 mod placement;
+mod ports;
 mod readmit;
 mod refusals;
 mod scale;

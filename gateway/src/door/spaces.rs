@@ -205,7 +205,7 @@ pub(super) async fn send(gateway: &Arc<Gateway>, head: &Head, load: Load) -> Res
 }
 
 /// A place that was asked just now.
-async fn confirmed(gateway: &Arc<Gateway>, space: &SpaceRef) -> Result<(Peer, Hit), Error> {
+pub(super) async fn confirmed(gateway: &Arc<Gateway>, space: &SpaceRef) -> Result<(Peer, Hit), Error> {
     if let Some((peer, _)) = gateway.finder.hint(space)
         && let Some(found) = confirm(gateway, peer, space).await?
     {

@@ -1,8 +1,11 @@
 //! Which headers pass, and which are ours.
 
 use drowse_shared::{
-    api::headers::{CREATE, EXPECT, FORWARDED, INTERNAL, REQUEST_ID, SPACE},
-    id::{RequestId, Ticket},
+    api::headers::{
+        CREATE, CREDENTIAL, EXPECT, Expect, FORWARDED, INTERNAL, PORT, REQUEST_ID, SPACE, is_ours,
+    },
+    http::hop,
+    id::{RequestId, SpaceId, Ticket},
     name::SpaceRef,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -10,18 +13,6 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 /// What every name may contain unencoded.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-
-const HOP_BY_HOP: [HeaderName; 9] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("proxy-connection"),
-];
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -31,23 +22,9 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Belief {
     /// The node holds it.
-    Existing(drowse_shared::api::headers::Expect),
+    Existing(Expect),
     /// The node builds it, with its own permission.
     Create(Ticket),
-}
-
-/// Drops what concerns one connection only.
-pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in HOP_BY_HOP.iter().chain(&named) {
-        headers.remove(name);
-    }
 }
 
 /// Drops what only our own daemons may say.
@@ -66,7 +43,7 @@ pub(super) fn forwarded(
     space: &SpaceRef,
     belief: Belief,
 ) {
-    strip_hop_by_hop(headers);
+    hop::strip(headers);
     strip_internal(headers);
     // The body is framed anew, and a pending 100-continue is settled between the caller and us.
     headers.remove(header::CONTENT_LENGTH);
@@ -86,6 +63,40 @@ pub(super) fn forwarded(
     match belief {
         Belief::Existing(expect) => set(EXPECT, expect.to_string()),
         Belief::Create(ticket) => set(CREATE, ticket.to_string()),
+    }
+}
+
+/// Makes a caller's headers those of a request for a port: what the app is to see stays as it was.
+pub(super) fn ported(
+    headers: &mut HeaderMap,
+    peer: Option<&str>,
+    bearer: HeaderValue,
+    request_id: &RequestId,
+    hit: (SpaceId, Expect),
+    port: u16,
+) {
+    let upgrade = hop::upgrade(headers);
+    hop::strip_for_streams(headers);
+    let ours: Vec<HeaderName> = headers.keys().filter(|name| is_ours(name)).cloned().collect();
+    for name in ours {
+        headers.remove(name);
+    }
+    headers.remove(header::CONTENT_LENGTH);
+    headers.remove(header::EXPECT);
+    rebuild(headers, peer, headers.get(header::HOST).cloned());
+    headers.insert(CREDENTIAL, bearer);
+    headers.insert(FORWARDED, HeaderValue::from_static("1"));
+    headers.insert(PORT, HeaderValue::from(port));
+    let (id, expect) = hit;
+    for (name, text) in
+        [(REQUEST_ID, request_id.to_string()), (SPACE, id.to_string()), (EXPECT, expect.to_string())]
+    {
+        if let Ok(value) = HeaderValue::from_str(&text) {
+            headers.insert(name, value);
+        }
+    }
+    if let Some(to) = upgrade {
+        hop::set_upgrade(headers, to);
     }
 }
 
@@ -114,7 +125,7 @@ fn rebuild(headers: &mut HeaderMap, peer: Option<&str>, host: Option<HeaderValue
 #[cfg(test)]
 mod tests {
     use super::*;
-    use drowse_shared::{api::headers::Expect, seams::Env};
+    use drowse_shared::seams::Env;
 
     fn map(pairs: &[(&'static str, &str)]) -> HeaderMap {
         pairs.iter().map(|(k, v)| (HeaderName::from_static(k), v.parse().expect("a value"))).collect()

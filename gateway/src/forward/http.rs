@@ -18,6 +18,7 @@ use drowse_shared::{
     http::{
         Peer as Caller,
         deadline::{self, Keeper},
+        hop,
         pace::Pace,
     },
     id::RequestId,
@@ -160,10 +161,15 @@ pub(crate) async fn forward(
         StatusCode::UNAUTHORIZED => Forwarded::Unreached("it refuses this gateway's token".to_owned()),
         _ => {
             let (mut parts, body) = response.into_parts();
-            headers::strip_hop_by_hop(&mut parts.headers);
-            let lost = Box::pin(lost(nodes.clone(), peer.clone()));
-            let body =
-                Watched { body, lost, patience: nodes.answer_timeout.min(PAUSE), pause: None, _place: place };
+            hop::strip(&mut parts.headers);
+            let patience = nodes.answer_timeout.min(PAUSE);
+            let body = Watched {
+                body,
+                lost: watch(nodes, peer),
+                patience: Some(patience),
+                pause: None,
+                _place: place,
+            };
             Forwarded::Answer(Response::from_parts(parts, Body::new(body)))
         }
     }
@@ -198,13 +204,30 @@ async fn lost(nodes: Nodes, peer: Peer) {
     }
 }
 
+/// Ends when the node is lost.
+pub(super) fn watch(nodes: &Nodes, peer: &Peer) -> BoxFuture<'static, ()> {
+    Box::pin(lost(nodes.clone(), peer.clone()))
+}
+
 /// An answer's body, cut when its node is lost or says nothing for too long.
-struct Watched {
+pub(super) struct Watched {
     body: Incoming,
     lost: BoxFuture<'static, ()>,
-    patience: Duration,
+    /// Longest pause; as long as the app likes, if it is an app's.
+    patience: Option<Duration>,
     pause: Option<Pin<Box<Sleep>>>,
     _place: OwnedSemaphorePermit,
+}
+
+impl Watched {
+    /// The body of an app's answer.
+    pub(super) fn of_an_app(
+        body: Incoming,
+        lost: BoxFuture<'static, ()>,
+        place: OwnedSemaphorePermit,
+    ) -> Self {
+        Self { body, lost, patience: None, pause: None, _place: place }
+    }
 }
 
 impl http_body::Body for Watched {
@@ -219,9 +242,10 @@ impl http_body::Body for Watched {
             self.pause = None;
             return Poll::Ready(frame.map(|frame| frame.map_err(io::Error::other)));
         }
-        let patience = self.patience;
-        let pause = self.pause.get_or_insert_with(|| Box::pin(sleep(patience)));
-        if pause.as_mut().poll(cx).is_ready() || self.lost.as_mut().poll(cx).is_ready() {
+        let pause = self.patience.map(|patience| {
+            self.pause.get_or_insert_with(|| Box::pin(sleep(patience))).as_mut().poll(cx).is_ready()
+        });
+        if pause == Some(true) || self.lost.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())));
         }
         Poll::Pending

@@ -49,6 +49,19 @@ async fn held(node: &Node, expect: Expect, space: SpaceRef) -> Result<(), Error>
     if mine { Ok(()) } else { Err(not_mine(&space)) }
 }
 
+/// The space a request for a port is about, if this node holds it as the sender believes.
+pub(super) async fn space_held(node: &Node, headers: &HeaderMap) -> Result<SpaceRef, Error> {
+    let Some((expect, space)) = expected(headers, None)? else {
+        let message = format!(
+            "a request for a port names its space, in `{}` and `{}`",
+            headers::SPACE,
+            headers::EXPECT
+        );
+        return Err(Error::new(Code::InvalidRequest, message));
+    };
+    held(node, expect, space.clone()).await.map(|()| space)
+}
+
 /// The sender was wrong about this node.
 pub(super) fn not_mine(space: &SpaceRef) -> Error {
     Error::new(Code::NotMine, format!("this node does not hold the space {space} it was sent a request for"))

@@ -109,6 +109,10 @@ codes! {
     NoCapacity = "no_capacity", SERVICE_UNAVAILABLE;
     /// The space is waking, building or being destroyed; wait.
     SpaceBusy = "space_busy", SERVICE_UNAVAILABLE;
+    /// The space runs, and nothing listens on the port; something may later.
+    PortClosed = "port_closed", SERVICE_UNAVAILABLE;
+    /// The app in the space took a request and gave no answer that can be read.
+    AppBroke = "app_broke", BAD_GATEWAY;
     /// The space is frozen by its node until a condition ends.
     SpaceSuspended = "space_suspended", SERVICE_UNAVAILABLE;
     /// The daemon has as many connections open as it may.

@@ -13,8 +13,20 @@ pub const REQUEST_ID: &str = "drowse-request-id";
 /// Set on everything a gateway sends on; stripped from what clients send.
 pub const FORWARDED: &str = "drowse-forwarded";
 
+/// The port of the space that a request is for. The rest of the request is the app's own.
+pub const PORT: &str = "drowse-port";
+/// The fleet token where `Authorization` is the app's own.
+pub const CREDENTIAL: &str = "drowse-authorization";
+/// Set by a node on an answer to a request for a port that is its own, not the app's.
+pub const ANSWER: &str = "drowse-answer";
+
 /// Headers that only our own daemons may set.
-pub const INTERNAL: [&str; 3] = [EXPECT, CREATE, FORWARDED];
+pub const INTERNAL: [&str; 6] = [EXPECT, CREATE, FORWARDED, PORT, CREDENTIAL, ANSWER];
+
+/// Whether a header is of ours: none of them reaches an app, and no app's reaches a client.
+pub fn is_ours(name: &http::HeaderName) -> bool {
+    name.as_str().starts_with("drowse-")
+}
 
 /// "You hold this space": a node that does not answers 421 `not_mine` before it reads the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

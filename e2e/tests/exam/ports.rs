@@ -1,0 +1,212 @@
+//! Ports of spaces, by host, through gateway and node.
+
+use drowse_e2e::{fleet::Fleet, wait::seconds};
+use drowse_shared::api::spaces::State;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::timeout,
+};
+
+const DOMAIN: &str = "drowse.test";
+
+/// Tells what it was asked, byte for byte; `/late` answers in two halves; an upgrade to `echo` is granted and echoes.
+const APP: &str = r#"
+import socket, sys, threading, time
+def serve(c):
+    try:
+        head = b''
+        while b'\r\n\r\n' not in head:
+            more = c.recv(65536)
+            if not more: return
+            head += more
+        head, rest = head.split(b'\r\n\r\n', 1)
+        if b'upgrade: echo' in head.lower():
+            c.sendall(b'HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nhello ' + rest)
+            while True:
+                some = c.recv(65536)
+                if not some: break
+                c.sendall(some)
+            c.sendall(b'bye')
+            return
+        if head.startswith(b'GET /refuses'):
+            c.sendall(b'HTTP/1.1 404 Not Found\r\nDrowse-Answer: node\r\nContent-Length: 4\r\n\r\nnone')
+            return
+        if head.startswith(b'GET /late'):
+            c.sendall(b'HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n')
+            time.sleep(1)
+            c.sendall(b'data: 2\n\n')
+            return
+        c.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n' % len(head) + head)
+    finally:
+        c.close()
+s = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind((sys.argv[1], int(sys.argv[2])))
+s.listen(100)
+while True:
+    threading.Thread(target=serve, args=(s.accept()[0],), daemon=True).start()
+"#;
+
+struct Web {
+    fleet: Fleet,
+}
+
+struct Page {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Web {
+    async fn start(nodes: usize) -> Self {
+        Self { fleet: Fleet::real(nodes).gateway_env("DROWSE_DOMAIN", DOMAIN).start().await }
+    }
+
+    /// A space with the app on 8080.
+    async fn app(&self, name: &str) -> String {
+        let id = self.fleet.acquire(name).await.space.id.to_string();
+        let files = json!({ "name": name, "files": [{ "path": "app.py", "content": APP }] });
+        self.fleet.door.call::<Value>("writeFiles", files).await.ok();
+        self.fleet.detach(name, "python3 app.py 127.0.0.1 8080").await;
+        let up = "until python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8080))'; do sleep 0.05; done";
+        self.fleet.exec(name, &format!("{up} 2>/dev/null")).await;
+        id
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.fleet.door.endpoint.trim_start_matches("http://")).await.expect("the gateway")
+    }
+
+    /// Sends a whole request and reads to the end.
+    async fn raw(&self, request: &str) -> Page {
+        let mut io = self.connect().await;
+        io.write_all(request.as_bytes()).await.expect("sent");
+        let mut all = Vec::new();
+        timeout(seconds(40), io.read_to_end(&mut all)).await.expect("in time").expect("read");
+        let all = String::from_utf8_lossy(&all).into_owned();
+        let (head, body) = all.split_once("\r\n\r\n").unwrap_or((&all, ""));
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        Page {
+            status: status.unwrap_or_else(|| panic!("{request:?}: {all:?}")),
+            head: head.to_owned(),
+            body: body.to_owned(),
+        }
+    }
+
+    async fn get(&self, label: &str, target: &str) -> Page {
+        self.raw(&format!("GET {target} HTTP/1.1\r\nHost: {label}.{DOMAIN}\r\nConnection: close\r\n\r\n"))
+            .await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_app_is_asked_what_its_caller_asked_whatever_its_space_did_before() {
+    let web = Web::start(2).await;
+    let id = web.app("shop").await;
+    let host = format!("8080-{id}.{DOMAIN}");
+    let target = "/a%2Fb//c/../d?x=%20+&&y=%C3%A4";
+    let asked = format!(
+        "GET {target} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer the-apps-own\r\nCookie: a=1\r\nX-Twice: 1\r\n\
+         X-Twice: 2\r\nDrowse-Port: 22\r\nDrowse-Authorization: forged\r\nDrowse-Space: other\r\nConnection: close\r\n\r\n"
+    );
+    let page = web.raw(&asked).await;
+    assert_eq!(page.status, 200, "{}", page.head);
+    let said = page.body.to_lowercase();
+    assert!(page.body.starts_with(&format!("GET {target} HTTP/1.1\r\n")), "{}", page.body);
+    for kept in [
+        &*format!("host: {host}"),
+        "authorization: bearer the-apps-own",
+        "cookie: a=1",
+        "x-twice: 1\r\nx-twice: 2",
+    ] {
+        assert!(said.contains(kept), "{kept}: {said}");
+    }
+    assert!(!said.contains("drowse-"), "{said}");
+    assert!(!page.head.to_lowercase().contains("drowse-"), "{}", page.head);
+
+    for (verb, state) in [("freezeSpace", State::Frozen), ("touchSpace", State::Active)] {
+        web.fleet.door.call::<Value>(verb, json!({ "name": "shop" })).await.ok();
+        assert_eq!(web.fleet.get("shop").await.state, state);
+        assert_eq!(web.get("shop", "/").await.status, 200, "after {verb}");
+    }
+    let refused = web.get("shop", "/refuses").await;
+    assert_eq!((refused.status, &*refused.body), (404, "none"), "what an app refuses is the app's own");
+
+    // IPv6 alone is found too.
+    web.fleet.detach("shop", "python3 app.py ::1 8081").await;
+    let page = web.fleet.exec("shop", "until python3 -c 'import socket; socket.create_connection((\"::1\", 8081))'; do sleep 0.05; done 2>/dev/null; echo up").await;
+    assert_eq!(page, "up");
+    assert_eq!(web.get(&format!("8081-{id}"), "/").await.status, 200);
+
+    // What is not there, each in the words of its kind of host.
+    let closed = web.get(&format!("9999-{id}"), "/").await;
+    let body: Value = serde_json::from_str(&closed.body).expect("JSON");
+    assert_eq!(
+        (closed.status, &body["message"], &body["port"]),
+        (502, &json!("The sandbox is running but port is not open"), &json!(9999))
+    );
+    let gone = web.get("8080-0190f0c2a4b87c3d9e0f112233445566", "/").await;
+    let body: Value = serde_json::from_str(&gone.body).expect("JSON");
+    assert_eq!(
+        (gone.status, &body["message"], &body["code"]),
+        (502, &json!("The sandbox was not found"), &json!(502))
+    );
+    for label in ["nobody", "a.shop", "8080-shop"] {
+        assert_eq!(web.get(label, "/").await.status, 404, "{label}");
+    }
+    assert_eq!(web.get("api", "/listSpaces").await.status, 401, "a reserved name is the door");
+    web.fleet.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tunnel_is_parked_while_its_space_is_frozen_and_a_byte_wakes_it() {
+    let web = Web::start(1).await;
+    web.app("shop").await;
+    let mut io = web.connect().await;
+    let asks =
+        format!("GET /ws HTTP/1.1\r\nHost: shop.{DOMAIN}\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
+    io.write_all(asks.as_bytes()).await.expect("sent");
+    let mut got = Vec::new();
+    let mut until = async |io: &mut TcpStream, end: &str| {
+        while !String::from_utf8_lossy(&got).contains(end) {
+            let read = timeout(seconds(20), io.read_buf(&mut got)).await.expect("in time").expect("read");
+            assert!(read > 0, "it ended: {}", String::from_utf8_lossy(&got));
+        }
+        String::from_utf8_lossy(&std::mem::take(&mut got)).into_owned()
+    };
+    let head = until(&mut io, "hello ").await;
+    assert!(head.starts_with("HTTP/1.1 101 ") && head.to_lowercase().contains("upgrade: echo"), "{head}");
+    io.write_all(b"one").await.expect("sent");
+    assert_eq!(until(&mut io, "one").await, "one");
+    web.fleet.door.call::<Value>("freezeSpace", json!({ "name": "shop" })).await.ok();
+    assert_eq!(web.fleet.get("shop").await.state, State::Frozen);
+    io.write_all(b"two").await.expect("sent");
+    assert_eq!(until(&mut io, "two").await, "two");
+    assert_eq!(web.fleet.get("shop").await.state, State::Active);
+    // Either side may end first, and the other is still heard.
+    io.shutdown().await.expect("half closed");
+    assert_eq!(until(&mut io, "bye").await, "bye");
+    let refused = web
+        .raw(&format!("GET /refuses HTTP/1.1\r\nHost: shop.{DOMAIN}\r\nConnection: upgrade, close\r\nUpgrade: other\r\n\r\n"))
+        .await;
+    assert_eq!((refused.status, &*refused.body), (404, "none"), "no tunnel");
+    web.fleet.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listener_that_comes_up_after_a_wake_is_waited_for() {
+    let web = Web::start(1).await;
+    web.app("shop").await;
+    web.fleet.door.call::<Value>("stopSpace", json!({ "name": "shop" })).await.ok();
+    let (page, ()) = tokio::join!(web.get("shop", "/late"), async {
+        while web.fleet.get("shop").await.state != State::Active {
+            tokio::task::yield_now().await;
+        }
+        web.fleet.detach("shop", "sleep 1; python3 app.py 127.0.0.1 8080").await;
+    });
+    assert_eq!(page.status, 200);
+    assert!(page.body.contains("data: 1") && page.body.contains("data: 2"), "{}", page.body);
+    web.fleet.end().await;
+}

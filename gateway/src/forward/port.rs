@@ -1,0 +1,173 @@
+//! One request for a port of a space, and what the app answers: byte for byte what the other side meant, framed anew.
+
+use std::time::Duration;
+
+use axum::{body::Body, response::Response};
+use drowse_shared::{
+    api::{
+        Error,
+        headers::{ANSWER, Expect},
+    },
+    http::{Peer as Caller, hop, tunnel},
+    id::{RequestId, SpaceId},
+    select_biased,
+};
+use http::{Request, StatusCode, request::Parts};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::{body::Incoming, upgrade::OnUpgrade};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::{
+    headers,
+    http::{Nodes, Watched, watch},
+    peer::{Failure, Peers},
+};
+use crate::{find::cache::Hit, fleet::Peer};
+
+/// Longest wait for the head of an app's answer, its space's wake included.
+const HEAD: Duration = Duration::from_secs(330);
+/// Largest error of a node.
+const ERROR_BYTES_MAX: usize = 64 << 10;
+
+/// What a caller asked of an app, so that it can be sent on more than once.
+pub(crate) struct Asked {
+    method: http::Method,
+    target: String,
+    headers: http::HeaderMap,
+    caller: Option<Caller>,
+    request_id: RequestId,
+    port: u16,
+}
+
+/// What came of it.
+pub(crate) enum Came {
+    /// The app's answer, head first.
+    Answer(Response),
+    /// The app changes the protocol: what comes now is a tunnel.
+    Tunnel(Response, Tunnel),
+    /// The node does not hold the space.
+    NotMine,
+    /// The node's own answer.
+    Refused(Error),
+    /// The node could not be reached; nothing was sent.
+    Unreached(String),
+    /// It was reached and gave no answer.
+    Cut(String),
+    /// As many requests are at nodes as may be; nothing was sent.
+    Busy,
+}
+
+/// The far side of a tunnel.
+pub(crate) struct Tunnel {
+    far: OnUpgrade,
+    lost: drowse_shared::seams::BoxFuture<'static, ()>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Tunnel {
+    /// Joins it with the caller's side until either ends or the node is lost.
+    pub(crate) async fn join(self, near: OnUpgrade) {
+        let joined = select_biased! {
+            joined = tunnel::join(near, self.far) => joined,
+            () = self.lost => return tracing::debug!("a tunnel was cut: its node is lost"),
+        };
+        if let Err(error) = joined {
+            tracing::debug!(%error, "a tunnel broke");
+        }
+    }
+}
+
+impl Asked {
+    /// Takes what is needed of a request.
+    pub(crate) fn new(mut parts: Parts, request_id: RequestId, port: u16) -> Self {
+        Self {
+            target: parts.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned(),
+            method: parts.method,
+            headers: parts.headers,
+            caller: parts.extensions.remove::<Caller>(),
+            request_id,
+            port,
+        }
+    }
+
+    /// Whether it asks for another protocol.
+    pub(crate) fn upgrades(&self) -> bool {
+        hop::upgrade(&self.headers).is_some()
+    }
+
+    fn request(&self, peer: &Peer, peers: &Peers, hit: &Hit, body: Body) -> Result<Request<Body>, Failure> {
+        let mut headers = self.headers.clone();
+        let caller = self.caller.as_ref().map(|caller| caller.0.as_str());
+        let expect = Expect { id: Some(hit.id), epoch: Some(hit.epoch) };
+        let found: (SpaceId, Expect) = (hit.id, expect);
+        headers::ported(&mut headers, caller, peers.bearer(), &self.request_id, found, self.port);
+        let mut request = Request::new(body);
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = format!("{}{}", peer.endpoint, self.target)
+            .parse()
+            .map_err(|error| Failure::Nonsense(format!("its endpoint cannot be used: {error}")))?;
+        *request.headers_mut() = headers;
+        Ok(request)
+    }
+
+    /// Sends it to the node that holds the space.
+    pub(crate) async fn send(&self, nodes: &Nodes, peer: &Peer, hit: &Hit, body: Body) -> Came {
+        let Ok(place) = nodes.places.clone().try_acquire_owned() else { return Came::Busy };
+        let sent = async { nodes.peers.send(self.request(peer, &nodes.peers, hit, body)?).await };
+        let sent = select_biased! {
+            sent = sent => sent,
+            () = tokio::time::sleep(HEAD) => Err(Failure::Cut(format!("no answer within {HEAD:?}"))),
+            () = watch(nodes, peer) => Err(Failure::Cut("it stopped answering".to_owned())),
+        };
+        match sent {
+            Ok(response) if response.headers().contains_key(ANSWER) => own(response).await,
+            Ok(response) => self.came(response, nodes, peer, place),
+            Err(Failure::Unreached(why)) => Came::Unreached(why),
+            Err(failure) => Came::Cut(failure.to_string()),
+        }
+    }
+
+    fn came(
+        &self,
+        mut response: Response<Incoming>,
+        nodes: &Nodes,
+        peer: &Peer,
+        place: OwnedSemaphorePermit,
+    ) -> Came {
+        let granted = hop::upgrade(response.headers());
+        let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let far = switches.then(|| hyper::upgrade::on(&mut response));
+        let (mut parts, body) = response.into_parts();
+        hop::strip_for_streams(&mut parts.headers);
+        let lost = watch(nodes, peer);
+        match (far, granted) {
+            (None, _) => {
+                let body = Watched::of_an_app(body, lost, place);
+                Came::Answer(Response::from_parts(parts, Body::new(body)))
+            }
+            (Some(far), Some(to)) if self.upgrades() => {
+                hop::set_upgrade(&mut parts.headers, to);
+                let response = Response::from_parts(parts, Body::empty());
+                Came::Tunnel(response, Tunnel { far, lost, _place: place })
+            }
+            (Some(_), _) => Came::Cut("the app changed the protocol without being asked".to_owned()),
+        }
+    }
+}
+
+/// The node's own answer, and what it means.
+async fn own(response: Response<Incoming>) -> Came {
+    let status = response.status();
+    match status {
+        StatusCode::MISDIRECTED_REQUEST => return Came::NotMine,
+        StatusCode::UNAUTHORIZED => {
+            return Came::Unreached("it refuses this gateway's token".to_owned());
+        }
+        _ => {}
+    }
+    let read = Limited::new(response.into_body(), ERROR_BYTES_MAX).collect().await;
+    match read.map(|body| serde_json::from_slice::<Error>(&body.to_bytes())) {
+        Ok(Ok(error)) => Came::Refused(error),
+        _ => Came::Cut(format!("it answered {} and nothing that can be read", status.as_u16())),
+    }
+}
