@@ -1,5 +1,7 @@
 /// Events as JSON.
 pub(crate) mod events;
+/// Bytes on their way to a command.
+pub(crate) mod input;
 /// Output on its way: kept tails and watchers.
 mod output;
 /// From the pipes of one command to its watchers, until its end.
@@ -12,21 +14,24 @@ pub(crate) mod start;
 pub(crate) mod stream;
 /// All commands, running and just ended.
 pub(crate) mod table;
+/// Terminals.
+mod terminal;
 /// Everything a command started, wherever it went.
 pub(crate) mod tree;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, Notify};
 
 use crate::launcher::control::{Child, Exit};
 use events::End;
+use input::Input;
 use output::Output;
+use terminal::Terminal;
 
 /// What a client asked to run.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -52,7 +57,9 @@ pub(crate) struct Process {
     config: Config,
     /// Value of `DROWSE_EXEC_ID` in its environment, which its descendants inherit wherever they go.
     cookie: String,
-    stdin: Mutex<Option<pipe::Sender>>,
+    input: Mutex<Input>,
+    /// Its terminal, if it was given one.
+    terminal: Option<Weak<Terminal>>,
     output: RefCell<Output>,
     end: RefCell<Option<End>>,
     timed_out: Cell<bool>,

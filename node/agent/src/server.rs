@@ -58,7 +58,7 @@ async fn call(
         // Boxed: the largest futures by far, and streams live long.
         ("process.Process", "Start") => Box::pin(process::start::start(table, headers, body)).await,
         ("process.Process", "Connect") => Box::pin(process::start::join(table, headers, body)).await,
-        ("process.Process", "StreamInput") => Err(unimplemented("streamed input: use SendInput")),
+        ("process.Process", "StreamInput") => Box::pin(process::input::stream(table, headers, body)).await,
         ("process.Process", method) => process::rpc::call(table, method, headers, body).await,
         ("filesystem.Filesystem", "WatchDir" | "CreateWatcher" | "GetWatcherEvents" | "RemoveWatcher") => {
             Err(unimplemented("watching directories"))

@@ -1,4 +1,3 @@
-use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -7,10 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::output::Item;
 use super::table::Table;
 use super::{Process, events};
 use crate::connect::{self, Code, Error};
@@ -23,6 +21,8 @@ pub(crate) struct Wishes {
     deadline: Option<Duration>,
     /// A client that leaves takes the command with it.
     pub(crate) kill_on_leave: bool,
+    /// All that is kept, even if others watch.
+    replay: bool,
 }
 
 impl Wishes {
@@ -37,6 +37,7 @@ impl Wishes {
             Some(_) => return Err(Error::new(Code::InvalidArgument, "drowse-on-disconnect: kill or leave")),
         };
         Ok(Self {
+            replay: headers.get("drowse-replay").is_some_and(|value| value.as_bytes() == b"1"),
             keepalive: Duration::from_secs(keepalive.min(86_400)),
             deadline: deadline.map(Duration::from_millis),
             kill_on_leave,
@@ -50,9 +51,8 @@ impl Wishes {
 pub(crate) struct EventStream {
     process: Rc<Process>,
     table: Rc<Table>,
-    ready: VecDeque<Bytes>,
-    live: Option<mpsc::Receiver<Item>>,
-    watcher: Option<u64>,
+    first: Option<Bytes>,
+    watcher: u64,
     keepalive: Duration,
     silence: Pin<Box<Sleep>>,
     deadline: Option<Pin<Box<Sleep>>>,
@@ -64,27 +64,30 @@ pub(crate) struct EventStream {
 }
 
 impl EventStream {
-    /// Watches `process`, or tells how it ended.
-    pub(crate) fn new(process: Rc<Process>, table: Rc<Table>, wishes: &Wishes) -> Self {
-        let mut ready = VecDeque::from([events::start(process.pid())]);
-        let last = process.end.borrow().as_ref().map(events::End::last_message);
-        let (watcher, live) = match last {
-            Some(last) => {
-                ready.extend(process.output.borrow_mut().replay());
-                ready.push_back(last);
-                (None, None)
-            }
-            None => {
-                let (watcher, replay, live) = process.output.borrow_mut().watch();
-                ready.extend(replay);
-                (Some(watcher), Some(live))
-            }
+    /// The stream of whoever started `process`.
+    pub(crate) fn starting(process: Rc<Process>, table: Rc<Table>, wishes: &Wishes) -> Self {
+        let watcher = process.output.borrow_mut().watch(true);
+        let first = events::start(process.pid());
+        Self::new(process, table, wishes, watcher, first)
+    }
+
+    /// The stream of whoever comes later, perhaps after the end.
+    pub(crate) fn joining(process: Rc<Process>, table: Rc<Table>, wishes: &Wishes) -> Self {
+        let ended = process.end.borrow().is_some();
+        let (watcher, from) = {
+            let mut output = process.output.borrow_mut();
+            let watcher = output.watch(ended || wishes.replay);
+            (watcher, output.position(watcher))
         };
+        let first = events::joined(process.pid(), from);
+        Self::new(process, table, wishes, watcher, first)
+    }
+
+    fn new(process: Rc<Process>, table: Rc<Table>, wishes: &Wishes, watcher: u64, first: Bytes) -> Self {
         Self {
             process,
             table,
-            ready,
-            live,
+            first: Some(first),
             watcher,
             keepalive: wishes.keepalive,
             silence: Box::pin(sleep(wishes.keepalive)),
@@ -106,33 +109,23 @@ impl EventStream {
         if self.finished {
             return Poll::Ready(None);
         }
-        if let Some(event) = self.ready.pop_front() {
-            self.finished = self.ready.is_empty() && self.live.is_none();
+        if let Some(event) = self.first.take() {
             return Poll::Ready(Some(Ok(event)));
         }
-        if let Some(live) = &mut self.live {
-            match live.poll_recv(cx) {
-                Poll::Ready(Some(item)) => {
-                    self.silence.as_mut().reset(Instant::now() + self.keepalive);
-                    let event = match item {
-                        Item::Event(event) => event,
-                        Item::Last(event) => {
-                            self.finished = true;
-                            event
-                        }
-                    };
-                    return Poll::Ready(Some(Ok(event)));
-                }
-                // The pump is gone without an end: the client must not take this for one.
-                Poll::Ready(None) => return Poll::Ready(Some(Err(io::ErrorKind::ConnectionAborted.into()))),
-                Poll::Pending => {}
-            }
-        }
+        // First: a command that never pauses has deadlines too.
         if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
             self.finished = true;
-            self.live = None;
             let error = Error::new(Code::DeadlineExceeded, "the stream's time is up; the command goes on");
             return Poll::Ready(Some(Ok(error.end_stream())));
+        }
+        let output = self.process.output.borrow_mut().poll_event(self.watcher, cx);
+        if let Poll::Ready(event) = output {
+            self.silence.as_mut().reset(Instant::now() + self.keepalive);
+            return Poll::Ready(Some(Ok(event)));
+        }
+        if let Some(end) = &*self.process.end.borrow() {
+            self.finished = true;
+            return Poll::Ready(Some(Ok(end.last_message())));
         }
         if self.silence.as_mut().poll(cx).is_ready() {
             self.silence.as_mut().reset(Instant::now() + self.keepalive);
@@ -144,9 +137,7 @@ impl EventStream {
 
 impl Drop for EventStream {
     fn drop(&mut self) {
-        if let Some(watcher) = self.watcher {
-            self.process.output.borrow_mut().unwatch(watcher);
-        }
+        self.process.output.borrow_mut().unwatch(self.watcher);
         let ended = self.process.end.borrow().is_some();
         if self.finished && ended {
             self.table.heard(&self.process);

@@ -100,6 +100,9 @@ impl Table {
                     break;
                 }
                 let mut output = record.output.borrow_mut();
+                if output.is_watched() {
+                    continue;
+                }
                 kept -= output.kept_bytes();
                 let lost = output.forget();
                 if let Some(end) = record.end.borrow_mut().as_mut() {

@@ -13,5 +13,7 @@ mod files;
 mod life;
 /// Running commands.
 mod processes;
+/// Commands on terminals.
+mod terminals;
 /// Ending commands and whatever they started.
 mod trees;
