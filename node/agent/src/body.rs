@@ -7,6 +7,7 @@ use hyper::body::{Frame, SizeHint};
 
 use crate::files::read::FileStream;
 use crate::process::stream::EventStream;
+use crate::watch::stream::WatchStream;
 
 /// What an answer consists of.
 pub(crate) enum Body {
@@ -16,6 +17,8 @@ pub(crate) enum Body {
     File(Box<FileStream>),
     /// Process events until the end of the command.
     Events(Box<EventStream>),
+    /// File system events for as long as the client stays.
+    Watch(Box<WatchStream>),
 }
 
 impl Body {
@@ -41,6 +44,7 @@ impl hyper::body::Body for Body {
             Self::Events(events) => {
                 events.poll_event(cx).map(|event| event.map(|event| event.map(Frame::data)))
             }
+            Self::Watch(watch) => watch.poll_event(cx).map(|event| event.map(|event| event.map(Frame::data))),
         }
     }
 
@@ -52,7 +56,7 @@ impl hyper::body::Body for Body {
         match self {
             Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
             Self::File(file) => file.remaining().map_or_else(SizeHint::default, SizeHint::with_exact),
-            Self::Events(_) => SizeHint::default(),
+            Self::Events(_) | Self::Watch(_) => SizeHint::default(),
         }
     }
 }

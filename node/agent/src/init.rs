@@ -18,6 +18,7 @@ use crate::process::table::Table;
 use crate::process::tree;
 use crate::reap::reap;
 use crate::server::Agent;
+use crate::watch::Watchers;
 
 const LISTENER_FD: i32 = 3;
 /// File work runs on few threads with small stacks: memory here is charged to the space.
@@ -98,7 +99,11 @@ async fn serve(listener: StdListener, procs: Vec<OwnedFd>) -> Result<(), Error> 
     let control = Control::start(procs).map_err(setup("start the launcher"))?;
     // Until here complaints go where the runtime keeps them; afterwards those are the host's files and nobody's business.
     crate::sys::close_stdio().map_err(setup("open /dev/null"))?;
-    let agent = Rc::new(Agent { table: Table::new(Rc::clone(&control)), control: Rc::clone(&control) });
+    let agent = Rc::new(Agent {
+        table: Table::new(Rc::clone(&control)),
+        control: Rc::clone(&control),
+        watchers: Watchers::new(),
+    });
     let connections = Rc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         tokio::select! {

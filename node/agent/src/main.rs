@@ -20,6 +20,8 @@ mod identity;
 mod init;
 /// The forker that lives in `work`, and pid 1's side of it.
 mod launcher;
+/// How long a stream may be silent and last.
+mod patience;
 /// Commands: start, join, output, signals, trees.
 mod process;
 /// Collecting every child that ends.
@@ -30,6 +32,8 @@ mod server;
 mod sys;
 /// Users and groups as the space's own files name them.
 mod users;
+/// Telling what changes in directories.
+mod watch;
 
 use std::process::ExitCode;
 

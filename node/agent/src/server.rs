@@ -8,7 +8,8 @@ use crate::body::Body;
 use crate::connect::{Code, Error};
 use crate::launcher::control::Control;
 use crate::process::table::Table;
-use crate::{files, process};
+use crate::watch::Watchers;
+use crate::{files, process, watch};
 
 /// What every request may reach.
 pub(crate) struct Agent {
@@ -16,6 +17,8 @@ pub(crate) struct Agent {
     pub(crate) table: Rc<Table>,
     /// Pid 1's hold on the launcher.
     pub(crate) control: Rc<Control>,
+    /// All watchers of directories.
+    pub(crate) watchers: Rc<Watchers>,
 }
 
 /// Answers one request.
@@ -60,8 +63,11 @@ async fn call(
         ("process.Process", "Connect") => Box::pin(process::start::join(table, headers, body)).await,
         ("process.Process", "StreamInput") => Box::pin(process::input::stream(table, headers, body)).await,
         ("process.Process", method) => process::rpc::call(table, method, headers, body).await,
-        ("filesystem.Filesystem", "WatchDir" | "CreateWatcher" | "GetWatcherEvents" | "RemoveWatcher") => {
-            Err(unimplemented("watching directories"))
+        ("filesystem.Filesystem", "WatchDir") => {
+            Box::pin(watch::stream(&agent.watchers, headers, body)).await
+        }
+        ("filesystem.Filesystem", "CreateWatcher" | "GetWatcherEvents" | "RemoveWatcher") => {
+            Box::pin(watch::call(&agent.watchers, method, headers, body)).await
         }
         ("filesystem.Filesystem", method) => files::rpc::call(method, headers, body).await,
         _ => Err(unimplemented(&format!("a service {service:?}"))),

@@ -2,6 +2,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use super::write::HIDDEN_PREFIX;
+
 /// Moves `from` to `to`, making the parents of `to`.
 ///
 /// The root and the home of a space are different file systems, so where a rename cannot do it, a copy beside the
@@ -14,7 +16,7 @@ pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {}
         moved => return moved,
     }
-    let beside = parent.join(format!(".drowse-move-{}", crate::sys::random_hex()));
+    let beside = parent.join(format!("{HIDDEN_PREFIX}move-{}", crate::sys::random_hex()));
     let placed = copy(from, &beside).and_then(|()| std::fs::rename(&beside, to));
     if placed.is_err() {
         // The failure that matters is the first one.

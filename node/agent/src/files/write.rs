@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use serde_json::json;
 
 use super::http::{Query, Refusal};
@@ -28,6 +28,12 @@ const REFUSED_BYTES_MAX: usize = 64 * 1024 * 1024;
 const REFUSED_WAIT: Duration = Duration::from_secs(2);
 const MODE_DEFAULT: u32 = 0o644;
 const LINKS_MAX: usize = 40;
+/// Names of things that are not what they will be yet; watchers do not tell of them.
+pub(crate) const HIDDEN_PREFIX: &str = ".drowse-";
+/// Names of uploads that are complete and about to take the place of another file.
+pub(crate) const UPLOAD_PREFIX: &str = ".drowse-upload-";
+/// The same, where there was no file: a watcher cannot tell that from the rename.
+pub(crate) const UPLOAD_NEW_PREFIX: &str = ".drowse-upload-new-";
 
 /// Serves POST /files with one file as the body.
 ///
@@ -173,23 +179,40 @@ impl Upload {
     fn finish(&self) -> Result<(), Refusal> {
         let refuse = |error: rustix::io::Errno| Refusal::from_io(&self.target, &error.into());
         rustix::fs::fchmod(&self.file, Mode::from_raw_mode(self.mode)).map_err(refuse)?;
-        let linked;
-        let hidden = match &self.hidden {
-            Some(hidden) => hidden,
-            None => {
-                let nameless = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-                linked = hidden_name();
-                let follow = AtFlags::SYMLINK_FOLLOW;
-                rustix::fs::linkat(CWD, nameless.as_str(), &self.directory, &linked, follow)
-                    .map_err(refuse)?;
-                &linked
-            }
-        };
-        let renamed = rustix::fs::renameat(&self.directory, hidden, &self.directory, &self.name);
+        let exists = rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        let hidden = self.hide(exists).map_err(refuse)?;
+        let renamed = self.take_name(&hidden, exists);
         if renamed.is_err() {
-            remove(&self.directory, hidden);
+            remove(&self.directory, &hidden);
         }
         renamed.map_err(refuse)
+    }
+
+    /// Gives the file a hidden name that says whether it is going to replace another.
+    fn hide(&self, exists: bool) -> rustix::io::Result<OsString> {
+        let wanted = hidden_name(if exists { UPLOAD_PREFIX } else { UPLOAD_NEW_PREFIX });
+        match &self.hidden {
+            Some(hidden) => rustix::fs::renameat(&self.directory, hidden, &self.directory, &wanted)?,
+            None => {
+                let nameless = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+                let follow = AtFlags::SYMLINK_FOLLOW;
+                rustix::fs::linkat(CWD, nameless.as_str(), &self.directory, &wanted, follow)?;
+            }
+        }
+        Ok(wanted)
+    }
+
+    fn take_name(&self, hidden: &OsString, exists: bool) -> rustix::io::Result<()> {
+        let (from, to) = (&self.directory, &self.directory);
+        if !exists {
+            let flags = RenameFlags::NOREPLACE;
+            match rustix::fs::renameat_with(from, hidden, to, &self.name, flags) {
+                // Somebody made it meanwhile, or the file system cannot tell.
+                Err(rustix::io::Errno::EXIST | rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {}
+                renamed => return renamed,
+            }
+        }
+        rustix::fs::renameat(from, hidden, to, &self.name)
     }
 }
 
@@ -215,14 +238,14 @@ fn create(directory: &OwnedFd) -> io::Result<(File, Option<OsString>)> {
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR | rustix::io::Errno::NOENT) => {}
         Err(errno) => return Err(errno.into()),
     }
-    let hidden = hidden_name();
+    let hidden = hidden_name(UPLOAD_PREFIX);
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, &hidden, flags, private)?;
     Ok((file.into(), Some(hidden)))
 }
 
-fn hidden_name() -> OsString {
-    format!(".drowse-upload-{}", crate::sys::random_hex()).into()
+fn hidden_name(prefix: &str) -> OsString {
+    format!("{prefix}{}", crate::sys::random_hex()).into()
 }
 
 /// Follows symbolic links in the last part, to where writing would write; that may not exist yet.

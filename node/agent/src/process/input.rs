@@ -14,6 +14,7 @@ use super::table::{Selector, Table};
 use super::terminal::Terminal;
 use crate::body::Body;
 use crate::connect::{self, Code, Error, Messages};
+use crate::patience::Limits;
 
 /// How long a command may leave its stdin unread before the sender is told.
 const INPUT_WAIT: Duration = Duration::from_secs(60);
@@ -57,12 +58,12 @@ pub(crate) async fn stream(
     headers: &HeaderMap,
     body: Incoming,
 ) -> Result<Response<Body>, Error> {
-    let deadline = connect::number_header(headers, "connect-timeout-ms")?.filter(|ms| *ms > 0);
+    let deadline = Limits::read(headers)?.deadline();
     let place = table.open_stream().await?;
     let taken = take(table, Messages::new(body));
     match deadline {
         None => taken.await?,
-        Some(ms) => tokio::time::timeout(Duration::from_millis(ms), taken)
+        Some(deadline) => tokio::time::timeout(deadline, taken)
             .await
             .map_err(|_| Error::new(Code::DeadlineExceeded, "the stream's time is up"))??,
     }

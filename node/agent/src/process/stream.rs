@@ -1,24 +1,19 @@
 use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, Sleep, sleep};
 
 use super::table::Table;
 use super::{Process, events};
-use crate::connect::{self, Code, Error};
-
-const KEEPALIVE_SECONDS_DEFAULT: u64 = 90;
+use crate::connect::{Code, Error};
+use crate::patience::{Limits, Patience};
 
 /// What the client asked of its stream.
 pub(crate) struct Wishes {
-    keepalive: Duration,
-    deadline: Option<Duration>,
+    limits: Limits,
     /// A client that leaves takes the command with it.
     pub(crate) kill_on_leave: bool,
     /// All that is kept, even if others watch.
@@ -28,20 +23,13 @@ pub(crate) struct Wishes {
 impl Wishes {
     /// From the request's headers.
     pub(crate) fn read(headers: &HeaderMap) -> Result<Self, Error> {
-        let keepalive = connect::number_header(headers, "keepalive-ping-interval")?;
-        let keepalive = keepalive.filter(|seconds| *seconds > 0).unwrap_or(KEEPALIVE_SECONDS_DEFAULT);
-        let deadline = connect::number_header(headers, "connect-timeout-ms")?.filter(|ms| *ms > 0);
         let kill_on_leave = match headers.get("drowse-on-disconnect").map(http::HeaderValue::as_bytes) {
             None | Some(b"leave") => false,
             Some(b"kill") => true,
             Some(_) => return Err(Error::new(Code::InvalidArgument, "drowse-on-disconnect: kill or leave")),
         };
-        Ok(Self {
-            replay: headers.get("drowse-replay").is_some_and(|value| value.as_bytes() == b"1"),
-            keepalive: Duration::from_secs(keepalive.min(86_400)),
-            deadline: deadline.map(Duration::from_millis),
-            kill_on_leave,
-        })
+        let replay = headers.get("drowse-replay").is_some_and(|value| value.as_bytes() == b"1");
+        Ok(Self { limits: Limits::read(headers)?, kill_on_leave, replay })
     }
 }
 
@@ -53,9 +41,7 @@ pub(crate) struct EventStream {
     table: Rc<Table>,
     first: Option<Bytes>,
     watcher: u64,
-    keepalive: Duration,
-    silence: Pin<Box<Sleep>>,
-    deadline: Option<Pin<Box<Sleep>>>,
+    patience: Patience,
     kill_on_leave: bool,
     /// The last envelope was given out.
     finished: bool,
@@ -89,9 +75,7 @@ impl EventStream {
             table,
             first: Some(first),
             watcher,
-            keepalive: wishes.keepalive,
-            silence: Box::pin(sleep(wishes.keepalive)),
-            deadline: wishes.deadline.map(|deadline| Box::pin(sleep(deadline))),
+            patience: wishes.limits.begin(),
             kill_on_leave: wishes.kill_on_leave,
             finished: false,
             _place: None,
@@ -113,25 +97,21 @@ impl EventStream {
             return Poll::Ready(Some(Ok(event)));
         }
         // First: a command that never pauses has deadlines too.
-        if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
+        if self.patience.is_over(cx) {
             self.finished = true;
             let error = Error::new(Code::DeadlineExceeded, "the stream's time is up; the command goes on");
             return Poll::Ready(Some(Ok(error.end_stream())));
         }
         let output = self.process.output.borrow_mut().poll_event(self.watcher, cx);
         if let Poll::Ready(event) = output {
-            self.silence.as_mut().reset(Instant::now() + self.keepalive);
+            self.patience.said_something();
             return Poll::Ready(Some(Ok(event)));
         }
         if let Some(end) = &*self.process.end.borrow() {
             self.finished = true;
             return Poll::Ready(Some(Ok(end.last_message())));
         }
-        if self.silence.as_mut().poll(cx).is_ready() {
-            self.silence.as_mut().reset(Instant::now() + self.keepalive);
-            return Poll::Ready(Some(Ok(events::keepalive())));
-        }
-        Poll::Pending
+        self.patience.poll_silence(cx).map(|()| Some(Ok(events::keepalive())))
     }
 }
 

@@ -17,3 +17,5 @@ mod processes;
 mod terminals;
 /// Ending commands and whatever they started.
 mod trees;
+/// Watching directories.
+mod watches;
