@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 
+use crate::files::gzip::GzipStream;
 use crate::files::read::FileStream;
 use crate::process::stream::EventStream;
 use crate::watch::stream::WatchStream;
@@ -15,6 +16,8 @@ pub(crate) enum Body {
     Full(Option<Bytes>),
     /// A file or a part of one.
     File(Box<FileStream>),
+    /// A file, compressed.
+    Gzip(Box<GzipStream>),
     /// Process events until the end of the command.
     Events(Box<EventStream>),
     /// File system events for as long as the client stays.
@@ -41,6 +44,7 @@ impl hyper::body::Body for Body {
         match self.get_mut() {
             Self::Full(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Self::File(file) => file.poll_chunk(cx).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data))),
+            Self::Gzip(file) => file.poll_chunk(cx).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data))),
             Self::Events(events) => {
                 events.poll_event(cx).map(|event| event.map(|event| event.map(Frame::data)))
             }
@@ -56,7 +60,7 @@ impl hyper::body::Body for Body {
         match self {
             Self::Full(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
             Self::File(file) => file.remaining().map_or_else(SizeHint::default, SizeHint::with_exact),
-            Self::Events(_) | Self::Watch(_) => SizeHint::default(),
+            Self::Gzip(_) | Self::Events(_) | Self::Watch(_) => SizeHint::default(),
         }
     }
 }

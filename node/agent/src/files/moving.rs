@@ -2,7 +2,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use super::write::HIDDEN_PREFIX;
+use super::metadata;
+use super::upload::HIDDEN_PREFIX;
 
 /// Moves `from` to `to`, making the parents of `to`.
 ///
@@ -50,7 +51,13 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
         }
     } else if found.is_file() {
         std::fs::copy(from, to)?;
-        std::fs::File::options().write(true).open(to)?.set_modified(found.modified()?)?;
+        let copied = std::fs::File::options().write(true).open(to)?;
+        match metadata::write(&copied, &metadata::read(from)) {
+            // A file system that keeps none.
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+            written => written?,
+        }
+        copied.set_modified(found.modified()?)?;
     } else {
         let words =
             format!("{} is no file, directory or link; it cannot leave its file system", from.display());

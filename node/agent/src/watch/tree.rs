@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::event::{self, Kind};
 use crate::connect::{Code, Error};
-use crate::files::write::{HIDDEN_PREFIX, UPLOAD_NEW_PREFIX, UPLOAD_PREFIX};
+use crate::files::upload::{HIDDEN_PREFIX, UPLOAD_NEW_PREFIX, UPLOAD_PREFIX};
 use crate::users::Names;
 
 /// Directories one watcher may cover.

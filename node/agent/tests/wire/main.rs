@@ -9,6 +9,8 @@
 mod client;
 /// Reading and writing files.
 mod files;
+/// Forms, compression, notes and links.
+mod forms;
 /// Starting and ending: pid 1's own life.
 mod life;
 /// Running commands.
