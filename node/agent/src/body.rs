@@ -5,8 +5,10 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 
+use crate::connection::InRequest;
 use crate::files::gzip::GzipStream;
 use crate::files::read::FileStream;
+use crate::gate::Pass;
 use crate::process::stream::EventStream;
 use crate::watch::stream::WatchStream;
 
@@ -62,5 +64,37 @@ impl hyper::body::Body for Body {
             Self::File(file) => file.remaining().map_or_else(SizeHint::default, SizeHint::with_exact),
             Self::Gzip(_) | Self::Events(_) | Self::Watch(_) => SizeHint::default(),
         }
+    }
+}
+
+/// A body that is under way until it is sent or given up.
+pub(crate) struct Answer {
+    body: Body,
+    _pass: Option<Pass>,
+    _request: InRequest,
+}
+
+impl Answer {
+    /// The body of a request that passed the gate. A stream is not waited for: another agent can go on with it.
+    pub(crate) fn new(body: Body, pass: Option<Pass>, request: InRequest) -> Self {
+        let endless = matches!(body, Body::Events(_) | Body::Watch(_));
+        Self { body, _pass: pass.filter(|_| !endless), _request: request }
+    }
+}
+
+impl hyper::body::Body for Answer {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

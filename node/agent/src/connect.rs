@@ -39,6 +39,8 @@ pub(crate) enum Code {
     Internal,
     /// Unknown user.
     Unauthenticated,
+    /// Not now.
+    Unavailable,
 }
 
 impl Code {
@@ -54,6 +56,7 @@ impl Code {
             Self::Unimplemented => "unimplemented",
             Self::Internal => "internal",
             Self::Unauthenticated => "unauthenticated",
+            Self::Unavailable => "unavailable",
         }
     }
 
@@ -69,6 +72,7 @@ impl Code {
             Self::Unimplemented => StatusCode::NOT_IMPLEMENTED,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 }

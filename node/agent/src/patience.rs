@@ -29,6 +29,16 @@ impl Limits {
         })
     }
 
+    /// As another agent noted them; the deadline is what is left of it.
+    pub(crate) fn of_ms(keepalive: u64, deadline: Option<u64>) -> Self {
+        Self { keepalive: Duration::from_millis(keepalive), deadline: deadline.map(Duration::from_millis) }
+    }
+
+    /// How long it may be silent.
+    pub(crate) fn keepalive(self) -> Duration {
+        self.keepalive
+    }
+
     /// How long the whole may last, if that is limited.
     pub(crate) fn deadline(self) -> Option<Duration> {
         self.deadline

@@ -124,12 +124,22 @@ struct Fetched {
 pub(crate) struct Watchers {
     places: Arc<Semaphore>,
     fetched: RefCell<BTreeMap<String, Rc<Fetched>>>,
+    ended: Rc<Notify>,
 }
 
 impl Watchers {
     /// None yet.
     pub(crate) fn new() -> Rc<Self> {
-        Rc::new(Self { places: Arc::new(Semaphore::new(WATCHERS_MAX)), fetched: RefCell::default() })
+        Rc::new(Self {
+            places: Arc::new(Semaphore::new(WATCHERS_MAX)),
+            fetched: RefCell::default(),
+            ended: Rc::default(),
+        })
+    }
+
+    /// Ends every stream in words: what it was told of the tree does not outlive this agent.
+    pub(crate) fn end_streams(&self) {
+        self.ended.notify_waiters();
     }
 
     fn place(&self) -> Result<OwnedSemaphorePermit, Error> {
@@ -188,7 +198,7 @@ pub(crate) async fn stream(
     let user = connect::caller(headers)?;
     let place = watchers.place()?;
     let watch = Rc::new(Watch::arm(request, user).await?);
-    let stream = WatchStream::new(watch, limits.begin(), place);
+    let stream = WatchStream::new(watch, Rc::clone(&watchers.ended), limits.begin(), place);
     Ok(connect::stream_response(Body::Watch(Box::new(stream))))
 }
 

@@ -1,6 +1,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::output::{Channel, Written};
 use crate::connect;
@@ -10,7 +11,7 @@ use crate::launcher::control::Exit;
 const TIMEOUT_EXIT_CODE: i32 = 137;
 
 /// How a command ended, as its watchers are told.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct End {
     exit_code: i32,
     exited: bool,

@@ -14,6 +14,7 @@ use super::table::{Selector, Table};
 use super::terminal::Terminal;
 use crate::body::Body;
 use crate::connect::{self, Code, Error, Messages};
+use crate::gate::Pass;
 use crate::patience::Limits;
 
 /// How long a command may leave its stdin unread before the sender is told.
@@ -57,9 +58,12 @@ pub(crate) async fn stream(
     table: &Rc<Table>,
     headers: &HeaderMap,
     body: Incoming,
+    pass: Option<Pass>,
 ) -> Result<Response<Body>, Error> {
     let deadline = Limits::read(headers)?.deadline();
     let place = table.open_stream().await?;
+    // Between two pieces nothing is under way.
+    drop(pass);
     let taken = take(table, Messages::new(body));
     match deadline {
         None => taken.await?,
@@ -87,7 +91,10 @@ async fn take(table: &Table, mut messages: Messages) -> Result<(), Error> {
         };
         match next {
             None => return Ok(()),
-            Some(Message { data: Some(data), .. }) => send(&process, data.input).await?,
+            Some(Message { data: Some(data), .. }) => {
+                let _pass = table.gate.pass().await;
+                send(&process, data.input).await?;
+            }
             // A keepalive.
             Some(Message { data: None, .. }) => {}
         }

@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::events;
@@ -14,7 +15,7 @@ const EVENT_BYTES_MAX: usize = 32 * 1024;
 const PIECE_BYTES_MERGED: usize = 4 * 1024;
 
 /// Which of the three.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Channel {
     /// Standard output.
     Stdout,
@@ -27,16 +28,17 @@ pub(crate) enum Channel {
 const CHANNELS: [Channel; 3] = [Channel::Stdout, Channel::Stderr, Channel::Pty];
 
 /// A place in the output as a whole, between two bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Cursor {
     piece: u64,
     offset: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Piece {
     /// Pieces of all channels are numbered in the order in which they came.
     number: u64,
+    #[serde(with = "base64_bytes")]
     bytes: Vec<u8>,
     /// How much of its beginning is gone.
     gone: usize,
@@ -59,7 +61,7 @@ impl Piece {
 }
 
 /// The kept part of one channel.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Log {
     pieces: VecDeque<Piece>,
     kept: usize,
@@ -79,9 +81,11 @@ impl Log {
     }
 }
 
+#[derive(Serialize, Deserialize)]
 struct Watcher {
     id: u64,
     cursor: Cursor,
+    #[serde(skip)]
     waker: Option<Waker>,
 }
 
@@ -90,6 +94,7 @@ struct Watcher {
 /// Every watcher has a place in the one log. What a watcher has not been given stays, and the command is held back while
 /// one is far behind. Beyond that, a tagged command keeps its tail, so that whoever joins by tag gets it, however often;
 /// an untagged one keeps what came while nobody watched, and the next watcher takes it.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Output {
     tagged: bool,
     logs: [Log; 3],
@@ -100,11 +105,12 @@ pub(crate) struct Output {
     watchers: Vec<Watcher>,
     next_id: u64,
     /// Told when a watcher took something or left.
+    #[serde(skip)]
     pub(super) taken: std::rc::Rc<Notify>,
 }
 
 /// How much a command has written, or a place in that, per channel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Written {
     /// Bytes on standard output.
     pub(crate) stdout: u64,
@@ -214,6 +220,11 @@ impl Output {
         self.taken.notify_waiters();
     }
 
+    /// Of the watchers another agent had, only these came along.
+    pub(super) fn keep_watchers(&mut self, ids: &[u64]) {
+        self.watchers.retain(|watcher| ids.contains(&watcher.id));
+    }
+
     /// How much is kept.
     pub(super) fn kept_bytes(&self) -> usize {
         self.logs.iter().map(|log| log.kept).sum()
@@ -278,6 +289,21 @@ impl Output {
             }
             log.pieces.pop_front();
         }
+    }
+}
+
+/// Bytes as text, for states that are JSON.
+mod base64_bytes {
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<u8>, D::Error> {
+        STANDARD.decode(String::deserialize(from)?).map_err(serde::de::Error::custom)
     }
 }
 

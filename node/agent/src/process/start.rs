@@ -1,5 +1,5 @@
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use rustix::termios::Winsize;
 use serde::Deserialize;
 use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, Notify, oneshot};
+use tokio::time::Instant;
 
 use super::input::Input;
 use super::output::{Channel, Output};
@@ -55,6 +56,7 @@ pub(crate) async fn start(
     table: &Rc<Table>,
     headers: &HeaderMap,
     body: Incoming,
+    connection: RawFd,
 ) -> Result<Response<Body>, Error> {
     let wishes = Wishes::read(headers)?;
     let timeout = connect::number_header(headers, "drowse-timeout-ms")?;
@@ -84,12 +86,15 @@ pub(crate) async fn start(
         config,
         cookie,
         ours: ends.ours,
+        connection,
     };
     // In a task of its own: a command that starts while its client leaves still needs somebody to look after it.
     let (ready, told) = oneshot::channel();
     tokio::task::spawn_local(birth.attend(spawned, ready));
     match tokio::time::timeout(START_WAIT, told).await {
-        Ok(Ok(outcome)) => Ok(connect::stream_response(Body::Events(Box::new(outcome?.in_place(place))))),
+        Ok(Ok(outcome)) => {
+            Ok(connect::stream_response(Body::Events(Box::new(outcome?.in_place(Some(place))))))
+        }
         Ok(Err(_)) => Err(Error::new(Code::Internal, "the start was given up")),
         Err(_) => Err(Error::new(Code::DeadlineExceeded, "the space starts no process: is it frozen?")),
     }
@@ -100,13 +105,13 @@ pub(crate) async fn join(
     table: &Rc<Table>,
     headers: &HeaderMap,
     body: Incoming,
+    connection: RawFd,
 ) -> Result<Response<Body>, Error> {
-    let mut wishes = Wishes::read(headers)?;
-    wishes.kill_on_leave = false;
+    let wishes = Wishes::read(headers)?;
     let request: ConnectRequest = connect::stream_request(body).await?;
     let process = table.find(request.process.as_ref())?;
     let place = table.open_stream().await?;
-    let stream = EventStream::joining(process, Rc::clone(table), &wishes).in_place(place);
+    let stream = EventStream::joining(process, Rc::clone(table), &wishes, connection).in_place(Some(place));
     Ok(connect::stream_response(Body::Events(Box::new(stream))))
 }
 
@@ -166,6 +171,7 @@ struct Birth {
     config: Config,
     cookie: String,
     ours: Ours,
+    connection: RawFd,
 }
 
 impl Birth {
@@ -199,22 +205,19 @@ impl Birth {
             cookie: self.cookie,
             input: Mutex::new(self.ours.input),
             terminal: self.ours.terminal,
+            sources: self.ours.sources,
+            timeout_at: self.timeout.map(|timeout| Instant::now() + timeout),
+            grace: self.grace,
             end: None.into(),
             timed_out: false.into(),
             kills_running: 0.into(),
             kill_ended: Notify::new(),
         });
         self.table.add(Rc::clone(&process));
-        let stream = EventStream::starting(Rc::clone(&process), Rc::clone(&self.table), &self.wishes);
-        if let Some(timeout) = self.timeout {
-            let (process, grace) = (Rc::clone(&process), self.grace);
-            tokio::task::spawn_local(async move {
-                if tokio::time::timeout(timeout, process.child.wait()).await.is_err() {
-                    process.time_out(grace).await;
-                }
-            });
-        }
-        tokio::task::spawn_local(pump::run(process, self.table, self.ours.sources));
+        let stream =
+            EventStream::starting(Rc::clone(&process), Rc::clone(&self.table), &self.wishes, self.connection);
+        process.limit_time();
+        tokio::task::spawn_local(pump::run(process, self.table));
         stream
     }
 }

@@ -1,10 +1,13 @@
+use std::cell::Cell;
 use std::io;
+use std::os::fd::RawFd;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http::HeaderMap;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
 
 use super::table::Table;
 use super::{Process, events};
@@ -33,16 +36,51 @@ impl Wishes {
     }
 }
 
+/// What is to be known of an open stream from outside.
+pub(crate) struct Card {
+    pub(super) process: Rc<Process>,
+    pub(super) watcher: u64,
+    pub(super) limits: Limits,
+    /// When its time is up.
+    pub(super) until: Option<Instant>,
+    pub(super) kill_on_leave: bool,
+    /// Descriptor of the connection it is sent over.
+    pub(super) connection: RawFd,
+    /// The start event was given out.
+    pub(super) begun: Cell<bool>,
+    waker: Cell<Option<Waker>>,
+}
+
+impl Card {
+    /// Of a stream that begins now.
+    pub(super) fn new(
+        process: Rc<Process>,
+        watcher: u64,
+        limits: Limits,
+        kill_on_leave: bool,
+        connection: RawFd,
+    ) -> Self {
+        let until = limits.deadline().map(|deadline| Instant::now() + deadline);
+        let (begun, waker) = (Cell::new(false), Cell::new(None));
+        Self { process, watcher, limits, until, kill_on_leave, connection, begun, waker }
+    }
+
+    /// Whoever sends it is to look again.
+    pub(super) fn wake(&self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
 /// The events of one command for one client, from the start event to the end of the stream.
 ///
 /// Dropping it is how a client's leaving is noticed.
 pub(crate) struct EventStream {
-    process: Rc<Process>,
+    card: Rc<Card>,
     table: Rc<Table>,
     first: Option<Bytes>,
-    watcher: u64,
     patience: Patience,
-    kill_on_leave: bool,
     /// The last envelope was given out.
     finished: bool,
     /// Its connection's place among all.
@@ -51,14 +89,25 @@ pub(crate) struct EventStream {
 
 impl EventStream {
     /// The stream of whoever started `process`.
-    pub(crate) fn starting(process: Rc<Process>, table: Rc<Table>, wishes: &Wishes) -> Self {
+    pub(crate) fn starting(
+        process: Rc<Process>,
+        table: Rc<Table>,
+        wishes: &Wishes,
+        connection: RawFd,
+    ) -> Self {
         let watcher = process.output.borrow_mut().watch(true);
         let first = events::start(process.pid());
-        Self::new(process, table, wishes, watcher, first)
+        let card = Card::new(process, watcher, wishes.limits, wishes.kill_on_leave, connection);
+        Self::new(card, table, Some(first))
     }
 
     /// The stream of whoever comes later, perhaps after the end.
-    pub(crate) fn joining(process: Rc<Process>, table: Rc<Table>, wishes: &Wishes) -> Self {
+    pub(crate) fn joining(
+        process: Rc<Process>,
+        table: Rc<Table>,
+        wishes: &Wishes,
+        connection: RawFd,
+    ) -> Self {
         let ended = process.end.borrow().is_some();
         let (watcher, from) = {
             let mut output = process.output.borrow_mut();
@@ -66,26 +115,30 @@ impl EventStream {
             (watcher, output.position(watcher))
         };
         let first = events::joined(process.pid(), from);
-        Self::new(process, table, wishes, watcher, first)
+        let card = Card::new(process, watcher, wishes.limits, false, connection);
+        Self::new(card, table, Some(first))
     }
 
-    fn new(process: Rc<Process>, table: Rc<Table>, wishes: &Wishes, watcher: u64, first: Bytes) -> Self {
-        Self {
-            process,
-            table,
-            first: Some(first),
-            watcher,
-            patience: wishes.limits.begin(),
-            kill_on_leave: wishes.kill_on_leave,
-            finished: false,
-            _place: None,
-        }
+    /// A stream that an earlier agent began.
+    pub(super) fn resuming(card: Card, table: Rc<Table>) -> Self {
+        Self::new(card, table, None)
+    }
+
+    fn new(card: Card, table: Rc<Table>, first: Option<Bytes>) -> Self {
+        let (patience, card) = (card.limits.begin(), Rc::new(card));
+        table.open(Rc::clone(&card));
+        Self { card, table, first, patience, finished: false, _place: None }
     }
 
     /// Keeps a place for as long as it lasts.
-    pub(crate) fn in_place(mut self, place: OwnedSemaphorePermit) -> Self {
-        self._place = Some(place);
+    pub(crate) fn in_place(mut self, place: Option<OwnedSemaphorePermit>) -> Self {
+        self._place = place;
         self
+    }
+
+    /// Descriptor of the connection it is sent over.
+    pub(crate) fn connection(&self) -> RawFd {
+        self.card.connection
     }
 
     /// The next piece of the body.
@@ -94,7 +147,13 @@ impl EventStream {
             return Poll::Ready(None);
         }
         if let Some(event) = self.first.take() {
+            self.card.begun.set(true);
             return Poll::Ready(Some(Ok(event)));
+        }
+        if self.table.gate.is_held() {
+            // Another agent goes on from exactly here.
+            self.card.waker.set(Some(cx.waker().clone()));
+            return Poll::Pending;
         }
         // First: a command that never pauses has deadlines too.
         if self.patience.is_over(cx) {
@@ -102,28 +161,32 @@ impl EventStream {
             let error = Error::new(Code::DeadlineExceeded, "the stream's time is up; the command goes on");
             return Poll::Ready(Some(Ok(error.end_stream())));
         }
-        let output = self.process.output.borrow_mut().poll_event(self.watcher, cx);
+        let process = &self.card.process;
+        let output = process.output.borrow_mut().poll_event(self.card.watcher, cx);
         if let Poll::Ready(event) = output {
             self.patience.said_something();
             return Poll::Ready(Some(Ok(event)));
         }
-        if let Some(end) = &*self.process.end.borrow() {
+        if let Some(end) = &*process.end.borrow() {
             self.finished = true;
             return Poll::Ready(Some(Ok(end.last_message())));
         }
+        self.card.waker.set(Some(cx.waker().clone()));
         self.patience.poll_silence(cx).map(|()| Some(Ok(events::keepalive())))
     }
 }
 
 impl Drop for EventStream {
     fn drop(&mut self) {
-        self.process.output.borrow_mut().unwatch(self.watcher);
-        let ended = self.process.end.borrow().is_some();
+        let process = &self.card.process;
+        self.table.close(&self.card);
+        process.output.borrow_mut().unwatch(self.card.watcher);
+        let ended = process.end.borrow().is_some();
         if self.finished && ended {
-            self.table.heard(&self.process);
+            self.table.heard(process);
         }
-        if self.kill_on_leave && !self.finished && self.process.child.exit().is_none() {
-            let process = Rc::clone(&self.process);
+        if self.card.kill_on_leave && !self.finished && process.child.exit().is_none() {
+            let process = Rc::clone(process);
             tokio::task::spawn_local(async move { process.kill_tree().await });
         }
     }

@@ -1,5 +1,5 @@
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
@@ -49,6 +49,11 @@ impl Terminal {
         Ok((Self(crate::sys::watch(master)?), stdio))
     }
 
+    /// One that an earlier agent opened.
+    pub(super) fn adopt(master: OwnedFd) -> io::Result<Self> {
+        Ok(Self(crate::sys::watch(master)?))
+    }
+
     /// Changes its size; the command hears of it by SIGWINCH.
     pub(super) fn resize(&self, size: Winsize) -> io::Result<()> {
         Ok(rustix::termios::tcsetwinsize(self.0.get_ref(), size)?)
@@ -64,7 +69,7 @@ impl Terminal {
         self.0.try_io(tokio::io::Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut *buffer)?))
     }
 
-    /// Reads without asking the runtime: what a command wrote last may be there before the runtime was told.
+    /// The same without asking the runtime.
     pub(super) fn read_now(&self, buffer: &mut [u8]) -> io::Result<usize> {
         Ok(rustix::io::read(self.0.get_ref(), buffer)?)
     }
@@ -77,5 +82,11 @@ impl Terminal {
             bytes = &bytes[written.await?..];
         }
         Ok(())
+    }
+}
+
+impl AsRawFd for Terminal {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::Watch;
 use crate::connect::{self, Code, Error};
@@ -17,6 +17,7 @@ type Fetching = Pin<Box<dyn Future<Output = Result<VecDeque<Box<str>>, Error>>>>
 /// The events of one directory for one client. Dropping it is how a client's leaving is noticed.
 pub(crate) struct WatchStream {
     watch: Rc<Watch>,
+    ended: Rc<Notify>,
     started: bool,
     ready: VecDeque<Box<str>>,
     fetching: Option<Fetching>,
@@ -27,9 +28,15 @@ pub(crate) struct WatchStream {
 
 impl WatchStream {
     /// Watches on for a client.
-    pub(super) fn new(watch: Rc<Watch>, patience: Patience, place: OwnedSemaphorePermit) -> Self {
+    pub(super) fn new(
+        watch: Rc<Watch>,
+        ended: Rc<Notify>,
+        patience: Patience,
+        place: OwnedSemaphorePermit,
+    ) -> Self {
         Self {
             watch,
+            ended,
             started: false,
             ready: VecDeque::new(),
             fetching: None,
@@ -57,10 +64,17 @@ impl WatchStream {
                 let message = format!(r#"{{"filesystem":{event}}}"#);
                 return Poll::Ready(Some(Ok(connect::message(message.as_bytes()))));
             }
-            let watch = Rc::clone(&self.watch);
+            let (watch, ended) = (Rc::clone(&self.watch), Rc::clone(&self.ended));
             let fetching = self.fetching.get_or_insert_with(|| {
                 Box::pin(async move {
-                    watch.happened().await?;
+                    tokio::select! {
+                        biased;
+                        happened = watch.happened() => happened?,
+                        () = ended.notified() => {
+                            let words = "the agent of the space is replaced: watch anew, then list the directory";
+                            return Err(Error::new(Code::Unavailable, words));
+                        }
+                    }
                     watch.fetch().await
                 })
             });

@@ -15,6 +15,8 @@ mod forms;
 mod life;
 /// Running commands.
 mod processes;
+/// One agent becoming another.
+mod replacements;
 /// Commands on terminals.
 mod terminals;
 /// Ending commands and whatever they started.
