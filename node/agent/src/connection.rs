@@ -1,5 +1,6 @@
 use std::cell::Cell;
 use std::io;
+use std::ops::Deref;
 use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -10,6 +11,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 
 use crate::gate::Gate;
+use crate::relay::Dialled;
 
 /// What is to be known of a connection while it is served.
 pub(crate) struct Connection {
@@ -21,6 +23,8 @@ pub(crate) struct Connection {
     /// Some of the next request was read already.
     half_read: Cell<bool>,
     reader: Cell<Option<Waker>>,
+    /// What it is to be relayed to, once its request was answered.
+    dialled: Cell<Option<Dialled>>,
     gate: Rc<Gate>,
 }
 
@@ -30,6 +34,16 @@ impl Connection {
         self.in_request.set(true);
         self.half_read.set(false);
         InRequest(Rc::clone(self))
+    }
+
+    /// It is to be relayed to a port.
+    pub(crate) fn relay_to(&self, dialled: Dialled) {
+        self.dialled.set(Some(dialled));
+    }
+
+    /// What it is to be relayed to.
+    pub(crate) fn take_relay(&self) -> Option<Dialled> {
+        self.dialled.take()
     }
 
     /// Whether another agent can go on with it: whatever its client sent next is still the kernel's.
@@ -64,7 +78,24 @@ impl Drop for InRequest {
 /// A connection's stream that keeps an eye on what is written: all of it is the kernel's once it was flushed.
 pub(crate) struct Watched {
     io: TokioIo<UnixStream>,
-    connection: Rc<Connection>,
+    connection: Watch,
+}
+
+/// Counts no bytes once nobody writes them any more.
+struct Watch(Rc<Connection>);
+
+impl Deref for Watch {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.0
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.set_unflushed(false);
+    }
 }
 
 impl Watched {
@@ -76,15 +107,15 @@ impl Watched {
             in_request: Cell::new(false),
             half_read: Cell::new(false),
             reader: Cell::new(None),
+            dialled: Cell::new(None),
             gate,
         });
-        (Self { io: TokioIo::new(stream), connection: Rc::clone(&connection) }, connection)
+        (Self { io: TokioIo::new(stream), connection: Watch(Rc::clone(&connection)) }, connection)
     }
-}
 
-impl Drop for Watched {
-    fn drop(&mut self) {
-        self.connection.set_unflushed(false);
+    /// The stream alone.
+    pub(crate) fn into_inner(self) -> UnixStream {
+        self.io.into_inner()
     }
 }
 

@@ -1,10 +1,13 @@
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener as StdListener;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use hyper::rt::Write;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use rustix::fs::Mode;
@@ -20,6 +23,7 @@ use crate::process::output::Output;
 use crate::process::table::Table;
 use crate::process::{kept, pump, tree};
 use crate::reap::reap;
+use crate::relay::{self, Relays};
 use crate::replace::resumed;
 use crate::replace::state::State;
 use crate::server::Agent;
@@ -141,6 +145,7 @@ async fn serve(
         table: Table::new(Rc::clone(&control), Rc::clone(&gate)),
         control: Rc::clone(&control),
         watchers: Watchers::new(),
+        relays: Relays::new(),
         listener: listener.as_raw_fd(),
         gate: Rc::clone(&gate),
         replacing: tokio::sync::Mutex::default(),
@@ -173,16 +178,21 @@ async fn attend(agent: Rc<Agent>, stream: tokio::net::UnixStream, permit: Permit
     let (io, connection) = Watched::new(stream, Rc::clone(&agent.gate));
     let fd = connection.fd;
     agent.connections.borrow_mut().insert(fd, Rc::clone(&connection));
-    let serving = Rc::clone(&agent);
+    let (serving, served) = (Rc::clone(&agent), Rc::clone(&connection));
     let service = service_fn(move |request| {
-        crate::server::handle(Rc::clone(&serving), Rc::clone(&connection), request)
+        Box::pin(crate::server::handle(Rc::clone(&serving), Rc::clone(&served), request))
     });
-    let served =
-        http1::Builder::new().max_buf_size(CONNECTION_BUFFER_BYTES).serve_connection(io, service).await;
-    // The number is free for another connection only now that this one is closed.
+    let mut http = http1::Builder::new().max_buf_size(CONNECTION_BUFFER_BYTES).serve_connection(io, service);
+    let served = poll_fn(|cx| http.poll_without_shutdown(cx)).await;
+    let mut parts = http.into_parts();
+    // From here it is no connection that another agent could serve on.
     agent.connections.borrow_mut().remove(&fd);
-    // A client that left in the middle is ordinary; there is nobody to tell.
-    drop((served, permit));
+    match connection.take_relay() {
+        Some(dialled) if served.is_ok() => relay::run(parts.io.into_inner(), parts.read_buf, dialled).await,
+        // A client that left in the middle is ordinary; there is nobody to tell.
+        _ => drop(poll_fn(|cx| Pin::new(&mut parts.io).poll_shutdown(cx)).await),
+    }
+    drop(permit);
 }
 
 /// Goes on with everything an earlier agent left.

@@ -30,6 +30,8 @@ mod patience;
 mod process;
 /// Collecting every child that ends.
 mod reap;
+/// Connections to ports of the space.
+mod relay;
 /// One agent becoming another under running commands.
 mod replace;
 /// From a request to the handler that answers it.

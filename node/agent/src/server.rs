@@ -13,8 +13,9 @@ use crate::connection::Connection;
 use crate::gate::{Gate, Pass};
 use crate::launcher::control::Control;
 use crate::process::table::Table;
+use crate::relay::Relays;
 use crate::watch::Watchers;
-use crate::{files, process, replace, watch};
+use crate::{files, process, relay, replace, watch};
 
 /// What every request may reach.
 pub(crate) struct Agent {
@@ -24,6 +25,8 @@ pub(crate) struct Agent {
     pub(crate) control: Rc<Control>,
     /// All watchers of directories.
     pub(crate) watchers: Rc<Watchers>,
+    /// Connections to ports.
+    pub(crate) relays: Relays,
     /// Where requests pass.
     pub(crate) gate: Rc<Gate>,
     /// The listening socket.
@@ -50,6 +53,13 @@ pub(crate) async fn handle(
     }
     let mut pass = Some(agent.gate.pass().await);
     let response = match (&head.method, path.as_str()) {
+        (&Method::CONNECT, _) => match agent.relays.serve(&head.uri, &head.headers).await {
+            Ok(dialled) => {
+                connection.relay_to(dialled);
+                relay::connected()
+            }
+            Err(refusal) => refusal,
+        },
         (&Method::GET, "/health") => no_content(),
         (&Method::GET | &Method::HEAD, "/files") => {
             files::read::serve(&head.uri, &head.headers).await.unwrap_or_else(files::http::Refusal::respond)

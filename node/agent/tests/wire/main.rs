@@ -15,6 +15,8 @@ mod forms;
 mod life;
 /// Running commands.
 mod processes;
+/// Connections to ports.
+mod relays;
 /// One agent becoming another.
 mod replacements;
 /// Commands on terminals.
