@@ -257,7 +257,14 @@ impl Node {
                             );
                             let fault = fault(&why);
                             failure = failure.or_else(|| Some(error::executor(&why)));
-                            self.after(&space, effect, fault).await
+                            // A stop that did not come back may still do something.
+                            let out =
+                                effect == Effect::Stop && matches!(why, executor::Error::Timeout { .. });
+                            if out {
+                                Event::Failed(effect, fault)
+                            } else {
+                                self.after(&space, effect, fault).await
+                            }
                         }
                     };
                 }

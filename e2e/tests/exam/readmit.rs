@@ -7,7 +7,7 @@ use drowse_e2e::{
 use drowse_shared::{
     api::{
         Code,
-        nodes::{NodeReadmitted, NodeState},
+        nodes::{Node, NodeList, NodeReadmitted, NodeState},
         spaces::State,
     },
     id::SpaceId,
@@ -28,6 +28,15 @@ async fn doubled(plan: Plan) -> Doubled {
     fleet.kill("n1");
     fleet.until_standing("n1", "is down", |n| n.state == NodeState::Down).await;
     assert!(fleet.door.remove_node("n1").await.ok().removed);
+    // The other gateway hears of it from n2, within an interval.
+    for other in &fleet.others {
+        eventually("the other gateway knows who was removed", seconds(10), || async {
+            let nodes = other.door.attempt::<NodeList>("listNodes", &json!({})).await.ok()?.ok().nodes;
+            let member = |n: &Node| n.id.as_str() == "n1" && n.state != NodeState::Removed;
+            (!nodes.iter().any(member)).then_some(())
+        })
+        .await;
+    }
     let new = fleet.acquire("shop").await.space.id;
     fleet.write("shop", "whose", "new").await;
     fleet.node_mut("n1").daemon.start();
@@ -61,6 +70,13 @@ impl Doubled {
         let fleet = &self.fleet;
         fleet.until_live("n1").await;
         let door = &fleet.door;
+        // n1 is told at once, and not before the answer.
+        let old = json!({ "name": self.old });
+        eventually("n1 serves again", seconds(10), || async {
+            let reply = door.attempt::<Value>("touchSpace", &old).await.ok()?;
+            (reply.status == 200).then_some(())
+        })
+        .await;
         let served = || async {
             let reply = door.get("shop").await;
             (reply.status == 200).then(|| reply.ok().space)
@@ -155,7 +171,7 @@ async fn unheard(
 async fn nobody_is_served(fleet: &Fleet) {
     for door in std::iter::once(&fleet.door).chain(fleet.others.iter().map(|other| &other.door)) {
         for reply in [door.acquire("shop").await.status, door.get("shop").await.status] {
-            assert_eq!(reply, 503);
+            assert_eq!(reply, 503, "at {}", door.endpoint);
         }
         let reply = door.acquire("shop").await;
         assert!(reply.error().message.contains("n2"), "{}", reply.text());

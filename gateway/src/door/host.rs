@@ -143,7 +143,8 @@ mod tests {
             let reached = asked(&format!("{name}.example.com"), Some("example.com"));
             let reserved = RESERVED.contains(&name.as_str());
             let space: SpaceName = name.parse().expect("a name");
-            prop_assert!(reserved || reached == Asked::Port { space: SpaceRef::Name(space), port: PORT });
+            let expected = Asked::Port { space: SpaceRef::Name(space), port: PORT };
+            prop_assert!(reserved || reached == expected);
         }
     }
 }
