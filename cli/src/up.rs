@@ -83,7 +83,7 @@ pub(crate) struct Args {
     /// Where the gateway listens [default: as DIR says, 127.0.0.1:4677 in a new one]
     #[arg(long, env = "DROWSE_GATEWAY_LISTEN", value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// Domain under which spaces have hosts: <port>-<id>.<domain> and <name>.<domain>
+    /// Domain under which spaces have hosts: PORT-ID.DOMAIN and NAME.DOMAIN
     #[arg(long, env = "DROWSE_DOMAIN", default_value = "localhost", value_name = "DOMAIN")]
     domain: String,
     /// Seconds between check-ins of the nodes

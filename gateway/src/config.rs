@@ -32,7 +32,7 @@ pub struct Args {
     /// This is the first gateway of a new fleet: with an empty database, do not wait for nodes that know more
     #[arg(long, env = "DROWSE_NEW_FLEET")]
     pub new_fleet: bool,
-    /// Domain under which spaces have hosts: <port>-<id>.<domain> and <name>.<domain>; none without it
+    /// Domain under which spaces have hosts: PORT-ID.DOMAIN and NAME.DOMAIN; none without it
     #[arg(long, env = "DROWSE_DOMAIN", value_name = "DOMAIN")]
     pub domain: Option<String>,
     /// How nodes are asked for a space
