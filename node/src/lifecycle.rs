@@ -255,16 +255,8 @@ impl Node {
                                 space = %space.id, name = space.name.as_str(), effect = effect.word(),
                                 error = %error::chain(&why), "an effect failed"
                             );
-                            let fault = fault(&why);
                             failure = failure.or_else(|| Some(error::executor(&why)));
-                            // A stop that did not come back may still do something.
-                            let out =
-                                effect == Effect::Stop && matches!(why, executor::Error::Timeout { .. });
-                            if out {
-                                Event::Failed(effect, fault)
-                            } else {
-                                self.after(&space, effect, fault).await
-                            }
+                            self.after(&space, effect, &why).await
                         }
                     };
                 }
@@ -290,8 +282,13 @@ impl Node {
     }
 
     /// What a failed effect is taken for. A freeze or a stop that failed may have been had all the same, and a space that
-    /// is called active must not stand still or be gone; so the kernel is asked.
-    async fn after(&self, space: &Space, effect: Effect, fault: Fault) -> Event {
+    /// is called active must not stand still or be gone; so the kernel is asked. A stop that did not come back may still do
+    /// something: what the kernel says then is of a moment.
+    async fn after(&self, space: &Space, effect: Effect, why: &executor::Error) -> Event {
+        let fault = fault(why);
+        if effect == Effect::Stop && matches!(why, executor::Error::Timeout { .. }) {
+            return Event::Failed(effect, fault);
+        }
         if !matches!(effect, Effect::Freeze | Effect::Stop) || fault != Fault::Passing {
             return Event::Failed(effect, fault);
         }

@@ -92,6 +92,19 @@ impl Table {
         }
     }
 
+    /// Somebody uses the space.
+    fn used(&mut self, id: SpaceId, now: Timestamp, edit: impl FnOnce(&mut Entry)) {
+        let mut last = now;
+        self.change(id, |entry| {
+            last = entry.last_active_at.map_or(now, |at| at.max(now));
+            entry.last_active_at = Some(last);
+            entry.last_used = Some(Instant::now());
+            entry.not_before = None;
+            edit(entry);
+        });
+        self.unwritten.insert(id, last);
+    }
+
     fn change_known(&mut self, id: SpaceId, edit: impl FnOnce(&mut Entry)) {
         if self.entries.contains_key(&id) {
             self.change(id, edit);
@@ -111,16 +124,10 @@ impl Live {
     /// A verb used the space, which is active and sleeps after so long.
     pub fn touch(&self, id: SpaceId, verb: &'static str, now: Timestamp, sleeps_after: Option<Duration>) {
         let mut table = self.table();
-        let mut last = now;
-        table.change(id, |entry| {
-            last = entry.last_active_at.map_or(now, |at| at.max(now));
-            entry.last_used = Some(Instant::now());
+        table.used(id, now, |entry| {
             entry.sleeps_after = sleeps_after;
-            entry.not_before = None;
-            entry.last_active_at = Some(last);
             entry.last_verb = Some(verb);
         });
-        table.unwritten.insert(id, last);
     }
 
     /// The space changed: from now on it takes its next step down after so long. `idle` is how long nobody used it, as
@@ -157,17 +164,9 @@ impl Live {
     /// The space is used on by whoever used it before.
     pub fn use_again(&self, id: SpaceId, now: Timestamp) {
         let mut table = self.table();
-        let Some(last) =
-            table.entries.get(&id).map(|entry| entry.last_active_at.map_or(now, |at| at.max(now)))
-        else {
-            return;
-        };
-        table.change(id, |entry| {
-            entry.last_used = Some(Instant::now());
-            entry.not_before = None;
-            entry.last_active_at = Some(last);
-        });
-        table.unwritten.insert(id, last);
+        if table.entries.contains_key(&id) {
+            table.used(id, now, |_| ());
+        }
     }
 
     /// Spaces that are to take a step down now, the longest due first.

@@ -14,7 +14,6 @@ use drowse_shared::{
     api::{Code, Error},
     id::RequestId,
     name::SpaceRef,
-    select_biased,
 };
 use http::{StatusCode, header};
 use hyper::upgrade::OnUpgrade;
@@ -29,7 +28,7 @@ use crate::{
     fleet::Peer,
     forward::{
         http::{cut, unreachable},
-        port::{Asked, Came, Tunnel},
+        port::{Asked, Came},
     },
     service::Gateway,
 };
@@ -119,7 +118,7 @@ async fn once(
     match asked.send(&gateway.nodes, peer, hit, body).await {
         Came::Answer(response) => Ok(Ok(response)),
         Came::Tunnel(response, tunnel) => {
-            join(gateway, near, tunnel);
+            tunnel.open(&gateway.env, &gateway.shutdown, near);
             Ok(Ok(response))
         }
         Came::NotMine => {
@@ -134,19 +133,6 @@ async fn once(
         Came::Cut(why) => Err(cut(&space, peer, &why)),
         Came::Busy => Err(Busy.into()),
     }
-}
-
-/// Joins both sides in a task of its own.
-fn join(gateway: &Arc<Gateway>, near: OnUpgrade, tunnel: Tunnel) {
-    let shutdown = gateway.shutdown.clone();
-    let running = shutdown.running();
-    gateway.env.spawn("tunnel", async move {
-        let _running = running;
-        select_biased! {
-            () = tunnel.join(near) => {}
-            () = shutdown.cutting() => {}
-        }
-    });
 }
 
 /// What is ours, as the caller of this kind of host reads it: the E2B protocol knows two bodies, both with 502.

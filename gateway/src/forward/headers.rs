@@ -2,7 +2,7 @@
 
 use drowse_shared::{
     api::headers::{
-        CREATE, CREDENTIAL, EXPECT, Expect, FORWARDED, INTERNAL, PORT, REQUEST_ID, SPACE, is_ours,
+        CREATE, CREDENTIAL, EXPECT, Expect, FORWARDED, INTERNAL, PORT, REQUEST_ID, SPACE, strip_ours,
     },
     http::hop,
     id::{RequestId, SpaceId, Ticket},
@@ -77,10 +77,7 @@ pub(super) fn ported(
 ) {
     let upgrade = hop::upgrade(headers);
     hop::strip_for_streams(headers);
-    let ours: Vec<HeaderName> = headers.keys().filter(|name| is_ours(name)).cloned().collect();
-    for name in ours {
-        headers.remove(name);
-    }
+    strip_ours(headers);
     headers.remove(header::CONTENT_LENGTH);
     headers.remove(header::EXPECT);
     rebuild(headers, peer, headers.get(header::HOST).cloned());

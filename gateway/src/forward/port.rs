@@ -10,7 +10,9 @@ use drowse_shared::{
     },
     http::{Peer as Caller, hop, tunnel},
     id::{RequestId, SpaceId},
+    seams::{BoxFuture, Env},
     select_biased,
+    shutdown::Shutdown,
 };
 use http::{Request, StatusCode, request::Parts};
 use http_body_util::{BodyExt as _, Limited};
@@ -60,20 +62,20 @@ pub(crate) enum Came {
 /// The far side of a tunnel.
 pub(crate) struct Tunnel {
     far: OnUpgrade,
-    lost: drowse_shared::seams::BoxFuture<'static, ()>,
-    _place: OwnedSemaphorePermit,
+    lost: BoxFuture<'static, ()>,
+    place: OwnedSemaphorePermit,
 }
 
 impl Tunnel {
     /// Joins it with the caller's side until either ends or the node is lost.
-    pub(crate) async fn join(self, near: OnUpgrade) {
-        let joined = select_biased! {
-            joined = tunnel::join(near, self.far) => joined,
-            () = self.lost => return tracing::debug!("a tunnel was cut: its node is lost"),
+    pub(crate) fn open(self, env: &Env, shutdown: &Shutdown, near: OnUpgrade) {
+        let Self { far, lost, place } = self;
+        // It keeps its place among what is at nodes until it ends.
+        let lost = async move {
+            let _place = place;
+            lost.await;
         };
-        if let Err(error) = joined {
-            tracing::debug!(%error, "a tunnel broke");
-        }
+        tunnel::open(env, shutdown, near, far, lost);
     }
 }
 
@@ -148,7 +150,7 @@ impl Asked {
             (Some(far), Some(to)) if self.upgrades() => {
                 hop::set_upgrade(&mut parts.headers, to);
                 let response = Response::from_parts(parts, Body::empty());
-                Came::Tunnel(response, Tunnel { far, lost, _place: place })
+                Came::Tunnel(response, Tunnel { far, lost, place })
             }
             (Some(_), _) => Came::Cut("the app changed the protocol without being asked".to_owned()),
         }

@@ -11,13 +11,13 @@ use axum::{
 use drowse_shared::{
     api::{
         Code, Error,
-        headers::{ANSWER, CREDENTIAL, PORT, is_ours},
+        headers::{ANSWER, CREDENTIAL, PORT, strip_ours},
     },
     http::{hop, tunnel, why},
     seams::BoxIo,
     select_biased,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
@@ -109,26 +109,14 @@ fn answered(
         return Err(Error::new(Code::AppBroke, message));
     };
     hop::set_upgrade(&mut parts.headers, to);
-    let (shutdown, running) = (node.shutdown.clone(), node.shutdown.running());
-    node.env.spawn("tunnel", async move {
-        let _running = running;
-        select_biased! {
-            joined = tunnel::join(near, far) => if let Err(error) = joined {
-                tracing::debug!(%error, "a tunnel broke");
-            },
-            () = shutdown.cutting() => {}
-        }
-    });
+    tunnel::open(&node.env, &node.shutdown, near, far, std::future::pending());
     Ok(Response::from_parts(parts, Body::empty()))
 }
 
 /// Only what the two ends say to each other.
 fn plain(mut headers: HeaderMap) -> HeaderMap {
     hop::strip_for_streams(&mut headers);
-    let ours: Vec<HeaderName> = headers.keys().filter(|name| is_ours(name)).cloned().collect();
-    for name in ours {
-        headers.remove(name);
-    }
+    strip_ours(&mut headers);
     headers
 }
 

@@ -1,5 +1,7 @@
 use std::{fmt, str::FromStr};
 
+use http::{HeaderMap, HeaderName};
+
 use crate::id::{Epoch, SpaceId};
 
 /// The space of a streaming verb, by name or id (percent-encoded), when it is not in the query.
@@ -23,9 +25,13 @@ pub const ANSWER: &str = "drowse-answer";
 /// Headers that only our own daemons may set.
 pub const INTERNAL: [&str; 6] = [EXPECT, CREATE, FORWARDED, PORT, CREDENTIAL, ANSWER];
 
-/// Whether a header is of ours: none of them reaches an app, and no app's reaches a client.
-pub fn is_ours(name: &http::HeaderName) -> bool {
-    name.as_str().starts_with("drowse-")
+/// Drops every header of ours: none reaches an app, and no app's reaches a client.
+pub fn strip_ours(headers: &mut HeaderMap) {
+    let ours: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with("drowse-")).cloned().collect();
+    for name in ours {
+        headers.remove(name);
+    }
 }
 
 /// "You hold this space": a node that does not answers 421 `not_mine` before it reads the body.
