@@ -44,9 +44,9 @@ const MEMORY_MIB_MAX: u64 = 64;
 /// How much slower calls may be while the flood is at their gateway than while it is beside it: the median, and the
 /// slowest of a hundred, of which there are few.
 const RATIOS_MAX: [f64; 2] = [1.5, 3.0];
-/// What is less than this is the machine's own unrest, or four hundred of a flood who are answered in one moment. A caller that
-/// waited behind the flood's questions would wait for hundreds.
-const UNREST_MS: [f64; 2] = [0.5, 25.0];
+/// What is less than this is the machine's own unrest. A caller that waited behind the flood's questions would wait for
+/// hundreds.
+const UNREST_MS: [f64; 2] = [0.5, 8.0];
 
 /// Uses spaces for so long: acquire, exec, and again. Answers how long each call took.
 async fn use_spaces(fleet: &Fleet, names: &[String], during: Duration) -> Vec<Duration> {

@@ -2,7 +2,13 @@
 //! what waits for its turn is bounded too, and the rest is refused at once. Names that were seen have a share of their own,
 //! so that whoever uses spaces never waits behind those who ask for what may not exist.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use drowse_shared::api::{Code, Error};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -11,6 +17,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const ROUNDS_MAX: usize = 64;
 /// Longest wait for a turn.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Of 2^32, so much further apart lie the ends of two waits that follow each other: the golden ratio, which leaves no
+/// two of any number of them close together.
+const APART: u32 = 0x9E37_79B9;
 /// Seconds after which it makes sense to come again.
 const RETRY_AFTER_SECONDS: u64 = 2;
 
@@ -32,6 +41,8 @@ pub(crate) struct Share {
     wire_max: usize,
     queue: Semaphore,
     queue_max: usize,
+    /// How many have waited.
+    waits: AtomicU32,
 }
 
 /// A turn. It weighs as much of its share as there are questions out, or more while it is undecided.
@@ -47,7 +58,15 @@ impl Share {
             wire_max,
             queue: Semaphore::new(queue_max),
             queue_max,
+            waits: AtomicU32::new(0),
         }
+    }
+
+    /// How long the next to wait does: a half of [`PATIENCE`] up to all of it. Those who came in one moment are not refused
+    /// in one moment, and do not come again in one.
+    fn patience(&self) -> Duration {
+        let place = self.waits.fetch_add(1, Ordering::Relaxed).wrapping_mul(APART);
+        PATIENCE.mul_f64(0.5 + f64::from(place) / f64::from(u32::MAX) / 2.0)
     }
 
     /// Who waits.
@@ -69,7 +88,7 @@ impl Share {
             return Ok(Turn { permit });
         }
         let _place = self.queue.try_acquire().map_err(|_| Busy)?;
-        match tokio::time::timeout(PATIENCE, self.wire.clone().acquire_many_owned(weight)).await {
+        match tokio::time::timeout(self.patience(), self.wire.clone().acquire_many_owned(weight)).await {
             Ok(Ok(permit)) => Ok(Turn { permit }),
             Ok(Err(_)) | Err(_) => Err(Busy),
         }
@@ -112,6 +131,16 @@ mod tests {
             assert_eq!(waiter.join_all().await, [true]);
         }
         assert_eq!((share.out(), share.waiting()), (0, 0));
+    }
+
+    #[test]
+    fn of_a_hundred_who_come_at_once_few_are_refused_at_once() {
+        let share = Share::new(1, 1);
+        let mut ends: Vec<_> = (0..100).map(|_| share.patience()).collect();
+        ends.sort();
+        assert!(ends.iter().all(|e| (PATIENCE / 2..=PATIENCE).contains(e)), "{ends:?}");
+        let crowded = ends.windows(4).filter(|w| w[3] - w[0] < PATIENCE / 200).count();
+        assert_eq!(crowded, 0, "{ends:?}");
     }
 
     #[tokio::test(start_paused = true)]

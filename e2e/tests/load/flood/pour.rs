@@ -12,7 +12,7 @@ use std::{
 
 use drowse_e2e::{
     crowd::{Line, request},
-    ground::random_hex,
+    ground::{random_below, random_hex},
 };
 use serde_json::json;
 
@@ -91,6 +91,7 @@ pub(super) async fn pour(
         if status != 0 && !matches!(kind, Kind::Head) {
             line = Some(open);
         }
-        tokio::time::sleep(pause).await;
+        // Strangers do not keep time with each other, also where they were answered in one moment.
+        tokio::time::sleep(pause / 2 + pause.mul_f64(random_below(1000) as f64 / 1000.0)).await;
     }
 }
