@@ -39,6 +39,8 @@ pub(crate) enum Code {
     Internal,
     /// Unknown user.
     Unauthenticated,
+    /// Not now.
+    Unavailable,
 }
 
 impl Code {
@@ -54,6 +56,7 @@ impl Code {
             Self::Unimplemented => "unimplemented",
             Self::Internal => "internal",
             Self::Unauthenticated => "unauthenticated",
+            Self::Unavailable => "unavailable",
         }
     }
 
@@ -69,6 +72,7 @@ impl Code {
             Self::Unimplemented => StatusCode::NOT_IMPLEMENTED,
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 }
@@ -215,6 +219,59 @@ pub(crate) async fn stream_request<T: DeserializeOwned>(body: Incoming) -> Resul
     parse(payload.get(..length).ok_or_else(|| bad("the envelope is cut short"))?)
 }
 
+/// The messages of a client stream, one by one.
+pub(crate) struct Messages {
+    body: Incoming,
+    buffer: BytesMut,
+}
+
+impl Messages {
+    /// Reads them from `body`.
+    pub(crate) fn new(body: Incoming) -> Self {
+        Self { body, buffer: BytesMut::new() }
+    }
+
+    /// The next one; `None` at the end of the stream. What was read is kept when the wait for more is given up.
+    pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Error> {
+        loop {
+            if let Some((flags, payload)) = take_envelope(&mut self.buffer)? {
+                if flags & FLAG_END_STREAM != 0 {
+                    return Ok(None);
+                }
+                return parse(&payload).map(Some);
+            }
+            let cut = || Error::new(Code::InvalidArgument, "the request ended early");
+            match self.body.frame().await {
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+                None if self.buffer.is_empty() => return Ok(None),
+                Some(Err(_)) | None => return Err(cut()),
+            }
+        }
+    }
+}
+
+/// One whole envelope off the front of the buffer.
+fn take_envelope(buffer: &mut BytesMut) -> Result<Option<(u8, BytesMut)>, Error> {
+    let Some([flags, length @ ..]) = buffer.first_chunk::<ENVELOPE_HEAD_BYTES>() else { return Ok(None) };
+    let (flags, length) = (*flags, u32::from_be_bytes(*length) as usize);
+    if flags & !FLAG_END_STREAM != 0 {
+        return Err(Error::new(Code::InvalidArgument, "compressed envelopes are not supported"));
+    }
+    if length > MESSAGE_BYTES_MAX {
+        let words = format!("a message exceeds {MESSAGE_BYTES_MAX} bytes");
+        return Err(Error::new(Code::ResourceExhausted, words));
+    }
+    if buffer.len() < ENVELOPE_HEAD_BYTES + length {
+        return Ok(None);
+    }
+    let mut whole = buffer.split_to(ENVELOPE_HEAD_BYTES + length);
+    Ok(Some((flags, whole.split_off(ENVELOPE_HEAD_BYTES))))
+}
+
 /// Whoever the request runs as: the user of its Basic credentials, else the space's default user.
 pub(crate) fn caller(headers: &HeaderMap) -> Result<User, Error> {
     let name = match headers.get(header::AUTHORIZATION) {
@@ -258,6 +315,24 @@ mod tests {
         let error = Error::new(Code::NotFound, "no").end_stream();
         assert_eq!(error[0], FLAG_END_STREAM);
         assert_eq!(&error[5..], br#"{"error":{"code":"not_found","message":"no"}}"#);
+    }
+
+    #[test]
+    fn envelopes_come_whole_however_they_are_cut() {
+        let whole = [message(b"{\"a\":1}"), message(b"")].concat();
+        for cut in 0..=whole.len() {
+            let mut buffer = BytesMut::from(&whole[..cut]);
+            let mut seen = Vec::new();
+            for rest in [&b""[..], &whole[cut..]] {
+                buffer.extend_from_slice(rest);
+                while let Some((flags, payload)) = take_envelope(&mut buffer).unwrap() {
+                    seen.push((flags, payload.to_vec()));
+                }
+            }
+            assert_eq!(seen, [(0, b"{\"a\":1}".to_vec()), (0, Vec::new())], "cut at {cut}");
+        }
+        assert!(take_envelope(&mut BytesMut::from(&b"\x01\0\0\0\0"[..])).is_err());
+        assert!(take_envelope(&mut BytesMut::from(&b"\0\xff\xff\xff\xff"[..])).is_err());
     }
 
     #[test]

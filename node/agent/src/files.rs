@@ -1,9 +1,17 @@
 /// What an entry is, as the protocol describes it.
 pub(crate) mod entry;
+/// A body in parts.
+mod form;
+/// Giving out a file compressed.
+pub(crate) mod gzip;
 /// The plain HTTP side: queries and refusals.
 pub(crate) mod http;
+/// The body of an upload on its way into files.
+mod intake;
 /// Walking a directory.
 mod list;
+/// What clients noted about files.
+mod metadata;
 /// Moving, also across file systems.
 mod moving;
 /// From what a client wrote to an absolute path.
@@ -12,7 +20,9 @@ pub(crate) mod path;
 pub(crate) mod read;
 /// The unary calls: stat, list, make, move, remove.
 pub(crate) mod rpc;
-/// Taking in a file.
+/// A file that is not there yet.
+pub(crate) mod upload;
+/// Taking in files.
 pub(crate) mod write;
 
 use std::io;

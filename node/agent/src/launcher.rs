@@ -130,6 +130,9 @@ impl Birth<'_> {
             rustix::stdio::dup2_stdin(input)?;
             rustix::stdio::dup2_stdout(output)?;
             rustix::stdio::dup2_stderr(error)?;
+            if self.spec.terminal() {
+                rustix::process::ioctl_tiocsctty(input)?;
+            }
         }
         // Raw system calls: the C library's own would try to change every thread of the memory it shares.
         rustix::thread::set_thread_groups(self.spec.groups())?;

@@ -12,24 +12,36 @@
 mod body;
 /// The Connect protocol: envelopes, error codes, unary and stream answers.
 mod connect;
+/// One connection: what is written and not flushed.
+mod connection;
 /// Reading, writing and describing files as the user who asked.
 mod files;
+/// Where requests pass, so that none is under way when it matters.
+mod gate;
 /// Acting on files as another user, one thread at a time.
 mod identity;
 /// The role of pid 1: descriptors, signals, accept loop, shutdown.
 mod init;
 /// The forker that lives in `work`, and pid 1's side of it.
 mod launcher;
+/// How long a stream may be silent and last.
+mod patience;
 /// Commands: start, join, output, signals, trees.
 mod process;
 /// Collecting every child that ends.
 mod reap;
+/// Connections to ports of the space.
+mod relay;
+/// One agent becoming another under running commands.
+mod replace;
 /// From a request to the handler that answers it.
 mod server;
 /// Kernel calls that have no safe wrapper elsewhere.
 mod sys;
 /// Users and groups as the space's own files name them.
 mod users;
+/// Telling what changes in directories.
+mod watch;
 
 use std::process::ExitCode;
 
@@ -46,17 +58,26 @@ fn main() -> ExitCode {
             Some(fd) => launcher::run(fd),
             None => usage(),
         },
-        ["--init", count] => match number(count) {
-            Some(count) => match init::run(count) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => {
-                    eprintln!("drowse-agent: {error}");
-                    ExitCode::FAILURE
-                }
-            },
-            None => usage(),
-        },
+        ["--init", count] => number(count).map_or_else(usage, |count| exit(init::run(count))),
+        ["--resume", fd] => number(fd).map_or_else(usage, |fd| exit(init::resume(fd))),
+        ["--check"] => {
+            let checked = init::check();
+            if checked.is_ok() {
+                print!("{}", replace::UNDERSTOOD);
+            }
+            exit(checked)
+        }
         _ => usage(),
+    }
+}
+
+fn exit(ended: Result<(), init::Error>) -> ExitCode {
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("drowse-agent: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -1,9 +1,13 @@
 /// Events as JSON.
 pub(crate) mod events;
+/// Bytes on their way to a command.
+pub(crate) mod input;
+/// What one agent leaves to the next.
+pub(crate) mod kept;
 /// Output on its way: kept tails and watchers.
-mod output;
+pub(crate) mod output;
 /// From the pipes of one command to its watchers, until its end.
-mod pump;
+pub(crate) mod pump;
 /// The unary calls: list, stdin, signals.
 pub(crate) mod rpc;
 /// Starting a command.
@@ -12,21 +16,26 @@ pub(crate) mod start;
 pub(crate) mod stream;
 /// All commands, running and just ended.
 pub(crate) mod table;
+/// Terminals.
+mod terminal;
 /// Everything a command started, wherever it went.
 pub(crate) mod tree;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, Notify};
+use tokio::time::Instant;
 
 use crate::launcher::control::{Child, Exit};
 use events::End;
+use input::Input;
 use output::Output;
+use pump::Source;
+use terminal::Terminal;
 
 /// What a client asked to run.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -52,10 +61,16 @@ pub(crate) struct Process {
     config: Config,
     /// Value of `DROWSE_EXEC_ID` in its environment, which its descendants inherit wherever they go.
     cookie: String,
-    stdin: Mutex<Option<pipe::Sender>>,
+    input: Mutex<Input>,
+    /// Its terminal, if it was given one.
+    terminal: Option<Weak<Terminal>>,
+    sources: Vec<Source>,
     output: RefCell<Output>,
     end: RefCell<Option<End>>,
     timed_out: Cell<bool>,
+    /// When its time is up, and how long it then has to end by itself.
+    timeout_at: Option<Instant>,
+    grace: Duration,
     kills_running: Cell<u32>,
     kill_ended: Notify,
 }
@@ -73,6 +88,17 @@ impl Process {
     /// Kills it and everything it started. Its end event waits until that is done.
     async fn kill_tree(&self) {
         self.during_kill(tree::kill(self.target())).await;
+    }
+
+    /// Sees to it that it ends in time.
+    fn limit_time(self: &Rc<Self>) {
+        let Some(at) = self.timeout_at else { return };
+        let process = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            if tokio::time::timeout_at(at, process.child.wait()).await.is_err() {
+                process.time_out(process.grace).await;
+            }
+        });
     }
 
     /// Its time is up: asks the whole tree to end, then makes it.

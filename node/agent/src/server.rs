@@ -1,14 +1,21 @@
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::os::fd::RawFd;
 use std::rc::Rc;
 
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 
-use crate::body::Body;
+use crate::body::{Answer, Body};
 use crate::connect::{Code, Error};
+use crate::connection::Connection;
+use crate::gate::{Gate, Pass};
 use crate::launcher::control::Control;
 use crate::process::table::Table;
-use crate::{files, process};
+use crate::relay::Relays;
+use crate::watch::Watchers;
+use crate::{files, process, relay, replace, watch};
 
 /// What every request may reach.
 pub(crate) struct Agent {
@@ -16,16 +23,43 @@ pub(crate) struct Agent {
     pub(crate) table: Rc<Table>,
     /// Pid 1's hold on the launcher.
     pub(crate) control: Rc<Control>,
+    /// All watchers of directories.
+    pub(crate) watchers: Rc<Watchers>,
+    /// Connections to ports.
+    pub(crate) relays: Relays,
+    /// Where requests pass.
+    pub(crate) gate: Rc<Gate>,
+    /// The listening socket.
+    pub(crate) listener: RawFd,
+    /// Held by the one replacement there may be.
+    pub(crate) replacing: tokio::sync::Mutex<()>,
+    /// Every connection there is.
+    pub(crate) connections: RefCell<BTreeMap<RawFd, Rc<Connection>>>,
 }
 
 /// Answers one request.
 pub(crate) async fn handle(
     agent: Rc<Agent>,
+    connection: Rc<Connection>,
     request: Request<Incoming>,
-) -> Result<Response<Body>, Infallible> {
+) -> Result<Response<Answer>, Infallible> {
+    let begun = connection.begin();
     let (head, body) = request.into_parts();
     let path = head.uri.path().to_owned();
+    if (&head.method, path.as_str()) == (&Method::POST, "/replace") {
+        // It is what holds the gate.
+        let response = replace::serve(&agent, connection.fd, body).await;
+        return Ok(response.unwrap_or_else(|error| error.unary()).map(|body| Answer::new(body, None, begun)));
+    }
+    let mut pass = Some(agent.gate.pass().await);
     let response = match (&head.method, path.as_str()) {
+        (&Method::CONNECT, _) => match agent.relays.serve(&head.uri, &head.headers).await {
+            Ok(dialled) => {
+                connection.relay_to(dialled);
+                relay::connected()
+            }
+            Err(refusal) => refusal,
+        },
         (&Method::GET, "/health") => no_content(),
         (&Method::GET | &Method::HEAD, "/files") => {
             files::read::serve(&head.uri, &head.headers).await.unwrap_or_else(files::http::Refusal::respond)
@@ -34,20 +68,22 @@ pub(crate) async fn handle(
             .await
             .unwrap_or_else(files::http::Refusal::respond),
         (&Method::POST, path) => match path.strip_prefix('/').and_then(|path| path.split_once('/')) {
-            Some((service, method)) => call(&agent, service, method, &head.headers, body).await,
+            Some((service, method)) => {
+                call(&agent, (service, method), &head.headers, body, (connection.fd, &mut pass)).await
+            }
             None => unknown(path),
         },
         (_, path) => unknown(path),
     };
-    Ok(response)
+    Ok(response.map(|body| Answer::new(body, pass, begun)))
 }
 
 async fn call(
     agent: &Agent,
-    service: &str,
-    method: &str,
+    (service, method): (&str, &str),
     headers: &HeaderMap,
     body: Incoming,
+    (connection, pass): (RawFd, &mut Option<Pass>),
 ) -> Response<Body> {
     let streaming = is_streaming(service, method);
     if let Err(error) = check_content_type(headers, streaming) {
@@ -56,12 +92,21 @@ async fn call(
     let table = &agent.table;
     let answer = match (service, method) {
         // Boxed: the largest futures by far, and streams live long.
-        ("process.Process", "Start") => Box::pin(process::start::start(table, headers, body)).await,
-        ("process.Process", "Connect") => Box::pin(process::start::join(table, headers, body)).await,
-        ("process.Process", "StreamInput") => Err(unimplemented("streamed input: use SendInput")),
+        ("process.Process", "Start") => {
+            Box::pin(process::start::start(table, headers, body, connection)).await
+        }
+        ("process.Process", "Connect") => {
+            Box::pin(process::start::join(table, headers, body, connection)).await
+        }
+        ("process.Process", "StreamInput") => {
+            Box::pin(process::input::stream(table, headers, body, pass.take())).await
+        }
         ("process.Process", method) => process::rpc::call(table, method, headers, body).await,
-        ("filesystem.Filesystem", "WatchDir" | "CreateWatcher" | "GetWatcherEvents" | "RemoveWatcher") => {
-            Err(unimplemented("watching directories"))
+        ("filesystem.Filesystem", "WatchDir") => {
+            Box::pin(watch::stream(&agent.watchers, headers, body)).await
+        }
+        ("filesystem.Filesystem", "CreateWatcher" | "GetWatcherEvents" | "RemoveWatcher") => {
+            Box::pin(watch::call(&agent.watchers, method, headers, body)).await
         }
         ("filesystem.Filesystem", method) => files::rpc::call(method, headers, body).await,
         _ => Err(unimplemented(&format!("a service {service:?}"))),

@@ -1,4 +1,4 @@
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -30,6 +30,51 @@ pub(crate) fn keep_from_children(first: RawFd) {
 pub(crate) fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an owned descriptor keeps its number until it is dropped, and the runtime forgets it before that.
     Ok(unsafe { AsyncFd::register(fd) }?)
+}
+
+/// Makes this process another program, with `kept` descriptors open in it. Only comes back, with the reason, when that failed.
+///
+/// SIGTERM is held back meanwhile: the program finds it waiting once it lets it through.
+#[expect(unsafe_code, reason = "execve with everything kept is the point of it")]
+pub(crate) fn become_program(
+    program: &CStr,
+    args: &[&CStr],
+    environment: &[CString],
+    kept: &[RawFd],
+) -> io::Error {
+    let pointers = |texts: &mut dyn Iterator<Item = *const c_char>| {
+        texts.chain(std::iter::once(std::ptr::null())).collect::<Vec<_>>()
+    };
+    let argv = pointers(&mut args.iter().map(|arg| arg.as_ptr()));
+    let envp = pointers(&mut environment.iter().map(|variable| variable.as_ptr()));
+    let inherit = |flags: libc::c_int| {
+        for fd in kept {
+            // SAFETY: F_SETFD touches nothing but the descriptor.
+            unsafe { libc::fcntl(*fd, libc::F_SETFD, flags) };
+        }
+    };
+    hold_terminate(true);
+    inherit(0);
+    // SAFETY: argv and envp are null-terminated arrays of strings that outlive the call. Other threads hold nothing that
+    // matters to the program; the kernel ends them.
+    unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+    let error = io::Error::last_os_error();
+    inherit(libc::FD_CLOEXEC);
+    hold_terminate(false);
+    error
+}
+
+/// Keeps SIGTERM waiting, or lets it through.
+#[expect(unsafe_code, reason = "signal masks have no wrapper among our crates")]
+pub(crate) fn hold_terminate(held: bool) {
+    let how = if held { libc::SIG_BLOCK } else { libc::SIG_UNBLOCK };
+    // SAFETY: the set is initialised by sigemptyset before use; the call changes this thread's mask only.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGTERM);
+        libc::pthread_sigmask(how, &raw const set, std::ptr::null_mut());
+    }
 }
 
 /// Random bytes, for names and cookies nobody should guess.

@@ -9,6 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
+use super::metadata::{self, Notes};
 use crate::users::Names;
 
 /// The protocol's EntryInfo.
@@ -26,6 +27,8 @@ pub(crate) struct Entry {
     modified_time: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     symlink_target: Option<String>,
+    #[serde(skip_serializing_if = "Notes::is_empty")]
+    metadata: Notes,
     /// The exact name where `name` could not hold it.
     #[serde(skip_serializing_if = "Option::is_none")]
     name_base64: Option<String>,
@@ -58,6 +61,7 @@ impl Entry {
             group: names.group(metadata.gid()),
             modified_time: rfc3339(metadata.mtime(), metadata.mtime_nsec()),
             symlink_target: target.map(|target| target.to_string_lossy().into_owned()),
+            metadata: if metadata.is_symlink() { Notes::new() } else { metadata::read(path) },
             name_base64: exact(name),
             path_base64: exact(path.as_os_str()),
         })

@@ -2,6 +2,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use super::metadata;
+use super::upload::HIDDEN_PREFIX;
+
 /// Moves `from` to `to`, making the parents of `to`.
 ///
 /// The root and the home of a space are different file systems, so where a rename cannot do it, a copy beside the
@@ -14,7 +17,7 @@ pub(super) fn rename(from: &Path, to: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {}
         moved => return moved,
     }
-    let beside = parent.join(format!(".drowse-move-{}", crate::sys::random_hex()));
+    let beside = parent.join(format!("{HIDDEN_PREFIX}move-{}", crate::sys::random_hex()));
     let placed = copy(from, &beside).and_then(|()| std::fs::rename(&beside, to));
     if placed.is_err() {
         // The failure that matters is the first one.
@@ -48,7 +51,13 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
         }
     } else if found.is_file() {
         std::fs::copy(from, to)?;
-        std::fs::File::options().write(true).open(to)?.set_modified(found.modified()?)?;
+        let copied = std::fs::File::options().write(true).open(to)?;
+        match metadata::write(&copied, &metadata::read(from)) {
+            // A file system that keeps none.
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+            written => written?,
+        }
+        copied.set_modified(found.modified()?)?;
     } else {
         let words =
             format!("{} is no file, directory or link; it cannot leave its file system", from.display());

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
 use tokio::task::JoinHandle;
 
+use super::gzip::{self, Coding, GzipStream};
 use super::http::{Query, Refusal};
 use super::{as_user, path};
 use crate::body::Body;
@@ -38,6 +39,22 @@ pub(crate) async fn serve(uri: &Uri, headers: &HeaderMap) -> Result<Response<Bod
             *response.body_mut() = Body::File(Box::new(FileStream::unsized_file(file, first)));
         }
         return Ok(response);
+    }
+    let accepted = headers.get(header::ACCEPT_ENCODING).and_then(|accepted| accepted.to_str().ok());
+    match gzip::choose(accepted.unwrap_or_default()) {
+        // A part is a part of the file as it is.
+        Coding::Gzip if !headers.contains_key(header::RANGE) => {
+            let coding = HeaderValue::from_static("gzip");
+            response.headers_mut().insert(header::CONTENT_ENCODING, coding);
+            response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+            *response.body_mut() = Body::Gzip(Box::new(GzipStream::new(file, length)));
+            return Ok(response);
+        }
+        Coding::None => {
+            let words = "accept-encoding: gzip or identity";
+            return Err(Refusal::new(StatusCode::NOT_ACCEPTABLE, words));
+        }
+        Coding::Gzip | Coding::Identity => {}
     }
     response.headers_mut().insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     let (start, end) = match headers.get(header::RANGE).and_then(|range| range.to_str().ok()) {
@@ -84,7 +101,8 @@ fn regular(path: &Path, metadata: &std::fs::Metadata) -> Result<(), Refusal> {
     Err(Refusal::new(StatusCode::BAD_REQUEST, format!("{} {what}", path.display())))
 }
 
-fn read_piece<E: From<io::Error>>(file: &File, at: u64, limit: usize) -> Result<Bytes, E> {
+/// Reads up to one piece.
+pub(super) fn read_piece<E: From<io::Error>>(file: &File, at: u64, limit: usize) -> Result<Bytes, E> {
     let mut piece = vec![0; limit.min(PIECE_BYTES)];
     loop {
         match file.read_at(&mut piece, at) {

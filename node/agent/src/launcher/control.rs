@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::CString;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use rustix::net::{
     SocketType,
 };
 use rustix::process::{Pid, WaitStatus};
+use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -25,7 +26,7 @@ const RETRIES_MAX: u32 = 2;
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
 /// How a command ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Exit {
     /// By itself, with a code.
     Code(i32),
@@ -138,6 +139,25 @@ impl Control {
         }
         self.pump();
         Ok(answer)
+    }
+
+    /// Looks after a child that an earlier agent started.
+    pub(crate) fn adopt(&self, pid: i32, exit: Option<Exit>) -> Rc<Child> {
+        let child = Rc::new(Child { pid, exit: Cell::new(exit), exited: Notify::new() });
+        if exit.is_none() {
+            self.state.borrow_mut().children.insert(pid, Rc::clone(&child));
+        }
+        child
+    }
+
+    /// Whether no command is about to start.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state.borrow().queue.is_empty()
+    }
+
+    /// Descriptors of the `cgroup.procs` files.
+    pub(crate) fn procs(&self) -> Vec<RawFd> {
+        self.procs.iter().map(AsRawFd::as_raw_fd).collect()
     }
 
     /// Pid of the launcher, which no tree of a command contains.

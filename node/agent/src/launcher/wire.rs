@@ -10,7 +10,7 @@ use rustix::thread::Gid;
 pub(crate) const REQUEST_BYTES: usize = 16;
 /// Length of a reply packet.
 pub(crate) const REPLY_BYTES: usize = 24;
-const HEAD_WORDS: usize = 7;
+const HEAD_WORDS: usize = 8;
 
 /// Asks for one command; its spec, stdin, stdout and stderr travel beside it as descriptors.
 pub(crate) struct Request {
@@ -121,6 +121,8 @@ pub(crate) struct Order<'a> {
     pub(crate) directory: &'a [u8],
     /// Nobody named the directory, so `/` will do where it is missing.
     pub(crate) directory_is_a_wish: bool,
+    /// Its stdin is the terminal it is to be controlled by.
+    pub(crate) terminal: bool,
     /// Programs to try, in order.
     pub(crate) candidates: &'a [Vec<u8>],
     /// Arguments, the command's name first.
@@ -141,6 +143,7 @@ impl Order<'_> {
             count(self.candidates.len()),
             count(self.args.len()),
             count(self.env.len()),
+            u32::from(self.terminal),
         ];
         let mut bytes = Vec::new();
         for word in head.iter().chain(self.groups) {
@@ -232,6 +235,11 @@ impl Spec {
         self.head[2] != 0
     }
 
+    /// Whether its stdin is the terminal it is to be controlled by.
+    pub(crate) fn terminal(&self) -> bool {
+        self.head[7] != 0
+    }
+
     /// Working directory.
     pub(crate) fn directory(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.strings).unwrap_or(c"/")
@@ -263,6 +271,7 @@ mod tests {
             groups: &[8, 9],
             directory: b"/odd \xff dir",
             directory_is_a_wish: true,
+            terminal: true,
             candidates: &texts(&["/bin/a", "/usr/bin/a"]),
             args: &texts(&["a", ""]),
             env: &texts(&["X=1"]),
@@ -270,8 +279,8 @@ mod tests {
         let (memory, length) = order.into_memory().unwrap();
         let spec = Spec::read(&memory, length).unwrap();
         assert_eq!(
-            (spec.uid(), spec.gid(), spec.groups().len(), spec.directory_is_a_wish()),
-            (7, 8, 2, true)
+            (spec.uid(), spec.gid(), spec.groups().len(), spec.directory_is_a_wish(), spec.terminal()),
+            (7, 8, 2, true, true)
         );
         assert_eq!(spec.directory().to_bytes(), b"/odd \xff dir");
         let arrays = spec.arrays();

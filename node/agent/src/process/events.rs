@@ -1,6 +1,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::output::{Channel, Written};
 use crate::connect;
@@ -10,7 +11,7 @@ use crate::launcher::control::Exit;
 const TIMEOUT_EXIT_CODE: i32 = 137;
 
 /// How a command ended, as its watchers are told.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct End {
     exit_code: i32,
     exited: bool,
@@ -40,7 +41,7 @@ impl End {
             "exitCode": self.exit_code,
             "exited": self.exited,
             "status": self.status,
-            "outputBytes": { "stdout": self.written.stdout, "stderr": self.written.stderr },
+            "outputBytes": places(self.written),
         });
         if self.exit_code != 0 {
             end["error"] = self.status.clone().into();
@@ -57,9 +58,23 @@ impl End {
     }
 }
 
-/// The first event of every stream.
+/// The first event of a command's own stream.
 pub(crate) fn start(pid: i32) -> Bytes {
     connect::message(format!(r#"{{"event":{{"start":{{"pid":{pid}}}}}}}"#).as_bytes())
+}
+
+/// The first event of a stream that joins: also says at which byte of each channel it begins.
+pub(crate) fn joined(pid: i32, from: Written) -> Bytes {
+    let start = serde_json::json!({"pid": pid, "outputFrom": places(from)});
+    connect::message(serde_json::json!({"event": {"start": start}}).to_string().as_bytes())
+}
+
+fn places(written: Written) -> serde_json::Value {
+    let mut places = serde_json::json!({ "stdout": written.stdout, "stderr": written.stderr });
+    if written.pty > 0 {
+        places["pty"] = written.pty.into();
+    }
+    places
 }
 
 /// Says that there is nothing to say.
@@ -73,6 +88,7 @@ pub(crate) fn data(channel: Channel, bytes: &[u8]) -> Bytes {
     json.push_str(match channel {
         Channel::Stdout => r#"{"event":{"data":{"stdout":""#,
         Channel::Stderr => r#"{"event":{"data":{"stderr":""#,
+        Channel::Pty => r#"{"event":{"data":{"pty":""#,
     });
     STANDARD.encode_string(bytes, &mut json);
     json.push_str(r#""}}}"#);

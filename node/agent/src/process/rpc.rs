@@ -1,34 +1,22 @@
-use std::rc::Rc;
-use std::time::Duration;
+use std::rc::{Rc, Weak};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, Response, StatusCode};
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
-use tokio::net::unix::pipe;
 
-use super::Process;
+use super::input::{self, Typed};
 use super::table::{Selector, Table};
+use super::{Process, terminal};
 use crate::body::Body;
 use crate::connect::{self, Code, Error};
-
-/// How long a command may leave its stdin unread before the sender is told.
-const STDIN_WAIT: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize)]
 struct Request {
     process: Option<Selector>,
-    input: Option<Input>,
+    input: Option<Typed>,
+    pty: Option<terminal::Request>,
     signal: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct Input {
-    stdin: Option<String>,
-    pty: Option<String>,
 }
 
 /// Serves the unary calls of the process service.
@@ -42,14 +30,14 @@ pub(crate) async fn call(
     let selector = request.process.as_ref();
     match method {
         "List" => return Ok(connect::json_response(StatusCode::OK, &list(table))),
-        "SendInput" => send_input(&*table.running(selector)?, request.input).await?,
-        "CloseStdin" => close_stdin(&*table.running(selector)?).await?,
+        "SendInput" => input::send(&*table.running(selector)?, request.input).await?,
+        "CloseStdin" => input::close(&*table.running(selector)?).await?,
         "SendSignal" => {
             let signal = signal_number(request.signal.as_ref())?;
             let tree = headers.get("drowse-tree").is_some_and(|value| value.as_bytes() == b"1");
             send_signal(&*table.running(selector)?, signal, tree).await?;
         }
-        "Update" => return Err(Error::new(Code::Unimplemented, "this agent has no terminals to resize yet")),
+        "Update" => resize(&*table.running(selector)?, request.pty)?,
         _ => {
             return Err(Error::new(Code::Unimplemented, format!("process.Process has no method {method:?}")));
         }
@@ -68,36 +56,13 @@ fn list(table: &Table) -> Value {
     json!({"processes": table.all().iter().map(describe).collect::<Vec<_>>()})
 }
 
-async fn send_input(process: &Process, input: Option<Input>) -> Result<(), Error> {
-    let input = input.ok_or_else(|| Error::new(Code::InvalidArgument, "input is missing"))?;
-    if input.pty.is_some() {
-        return Err(Error::new(Code::FailedPrecondition, "the process has no terminal"));
-    }
-    let bytes = STANDARD
-        .decode(input.stdin.unwrap_or_default())
-        .map_err(|error| Error::new(Code::InvalidArgument, format!("input.stdin is not base64: {error}")))?;
-    let write = async {
-        let mut stdin = process.stdin.lock().await;
-        let pipe = stdin.as_mut().ok_or_else(no_stdin)?;
-        tokio::select! {
-            biased;
-            written = pipe.write_all(&bytes) => written.map_err(|_| no_stdin()),
-            _ = process.child.wait() => Err(no_stdin()),
-        }
-    };
-    let late = || Error::new(Code::DeadlineExceeded, "the process does not read its stdin");
-    tokio::time::timeout(STDIN_WAIT, write).await.map_err(|_| late())?
-}
-
-async fn close_stdin(process: &Process) -> Result<(), Error> {
-    let late = |_| Error::new(Code::DeadlineExceeded, "the process does not read its stdin");
-    let mut stdin = tokio::time::timeout(STDIN_WAIT, process.stdin.lock()).await.map_err(late)?;
-    let closed: Option<pipe::Sender> = stdin.take();
-    closed.map(drop).ok_or_else(no_stdin)
-}
-
-fn no_stdin() -> Error {
-    Error::new(Code::FailedPrecondition, "the process's stdin is closed")
+fn resize(process: &Process, request: Option<terminal::Request>) -> Result<(), Error> {
+    let size = request.and_then(terminal::Request::size);
+    let size =
+        size.ok_or_else(|| Error::new(Code::InvalidArgument, "pty.size: cols and rows are missing"))?;
+    let none = || Error::new(Code::FailedPrecondition, format!("process {} has no terminal", process.pid()));
+    let terminal = process.terminal.as_ref().and_then(Weak::upgrade).ok_or_else(none)?;
+    terminal.resize(size).map_err(|error| Error::from_io("the terminal", &error))
 }
 
 fn signal_number(signal: Option<&Value>) -> Result<i32, Error> {

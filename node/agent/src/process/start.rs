@@ -1,19 +1,24 @@
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::os::fd::{OwnedFd, RawFd};
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use http::{HeaderMap, Response};
 use hyper::body::Incoming;
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::PipeFlags;
+use rustix::termios::Winsize;
 use serde::Deserialize;
 use tokio::net::unix::pipe;
 use tokio::sync::{Mutex, Notify, oneshot};
+use tokio::time::Instant;
 
-use super::output::Output;
+use super::input::Input;
+use super::output::{Channel, Output};
+use super::pump::Source;
 use super::stream::{EventStream, Wishes};
 use super::table::{Selector, Table};
+use super::terminal::{self, Terminal};
 use super::{Config, Process, pump};
 use crate::body::Body;
 use crate::connect::{self, Code, Error};
@@ -24,6 +29,9 @@ use crate::users::User;
 /// How long a command may take to start; a frozen or starved space cannot start any.
 const START_WAIT: Duration = Duration::from_secs(30);
 const GRACE_MS_DEFAULT: u64 = 2000;
+/// Of a terminal nobody gave a size.
+const SIZE_DEFAULT: Winsize = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+const TERM_DEFAULT: &str = "xterm-256color";
 const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Arguments and environment beyond this are not repeated in lists.
 const LISTED_CONFIG_BYTES_MAX: usize = 16 * 1024;
@@ -33,7 +41,7 @@ pub(super) const COOKIE: &str = "DROWSE_EXEC_ID";
 #[derive(Deserialize)]
 struct StartRequest {
     process: Option<Config>,
-    pty: Option<serde_json::Value>,
+    pty: Option<terminal::Request>,
     tag: Option<String>,
     stdin: Option<bool>,
 }
@@ -48,25 +56,27 @@ pub(crate) async fn start(
     table: &Rc<Table>,
     headers: &HeaderMap,
     body: Incoming,
+    connection: RawFd,
 ) -> Result<Response<Body>, Error> {
     let wishes = Wishes::read(headers)?;
     let timeout = connect::number_header(headers, "drowse-timeout-ms")?;
     let timeout = timeout.filter(|ms| *ms > 0).map(Duration::from_millis);
     let grace = connect::number_header(headers, "drowse-kill-grace-ms")?.unwrap_or(GRACE_MS_DEFAULT);
     let request: StartRequest = connect::stream_request(body).await?;
-    if request.pty.is_some() {
-        return Err(Error::new(Code::Unimplemented, "this agent opens no terminals yet: start without pty"));
-    }
     table.admit()?;
     let place = table.open_stream().await?;
     let user = connect::caller(headers)?;
     let config = request.process.filter(|process| !process.cmd.is_empty());
     let config = config.ok_or_else(|| Error::new(Code::InvalidArgument, "process.cmd is missing"))?;
     let cookie = crate::sys::random_hex();
-    let memory = order(&config, &user, &cookie)?;
-    let pipes =
-        Pipes::open(request.stdin.unwrap_or(true)).map_err(|error| Error::from_io("pipes", &error))?;
-    let spawned = table.control.spawn(memory, pipes.theirs).map_err(|error| refusal(&config, error))?;
+    let memory = order(&config, &user, &cookie, request.pty.is_some())?;
+    let ends = match request.pty {
+        Some(pty) => Ends::terminal(pty, &user).map_err(|error| Error::from_io("the terminal", &error))?,
+        None => {
+            Ends::pipes(request.stdin.unwrap_or(true)).map_err(|error| Error::from_io("pipes", &error))?
+        }
+    };
+    let spawned = table.control.spawn(memory, ends.theirs).map_err(|error| refusal(&config, error))?;
     let birth = Birth {
         table: Rc::clone(table),
         wishes,
@@ -75,13 +85,16 @@ pub(crate) async fn start(
         tag: request.tag.filter(|tag| !tag.is_empty()),
         config,
         cookie,
-        ours: pipes.ours,
+        ours: ends.ours,
+        connection,
     };
     // In a task of its own: a command that starts while its client leaves still needs somebody to look after it.
     let (ready, told) = oneshot::channel();
     tokio::task::spawn_local(birth.attend(spawned, ready));
     match tokio::time::timeout(START_WAIT, told).await {
-        Ok(Ok(outcome)) => Ok(connect::stream_response(Body::Events(Box::new(outcome?.in_place(place))))),
+        Ok(Ok(outcome)) => {
+            Ok(connect::stream_response(Body::Events(Box::new(outcome?.in_place(Some(place))))))
+        }
         Ok(Err(_)) => Err(Error::new(Code::Internal, "the start was given up")),
         Err(_) => Err(Error::new(Code::DeadlineExceeded, "the space starts no process: is it frozen?")),
     }
@@ -92,45 +105,59 @@ pub(crate) async fn join(
     table: &Rc<Table>,
     headers: &HeaderMap,
     body: Incoming,
+    connection: RawFd,
 ) -> Result<Response<Body>, Error> {
-    let mut wishes = Wishes::read(headers)?;
-    wishes.kill_on_leave = false;
+    let wishes = Wishes::read(headers)?;
     let request: ConnectRequest = connect::stream_request(body).await?;
     let process = table.find(request.process.as_ref())?;
     let place = table.open_stream().await?;
-    let stream = EventStream::new(process, Rc::clone(table), &wishes).in_place(place);
+    let stream = EventStream::joining(process, Rc::clone(table), &wishes, connection).in_place(Some(place));
     Ok(connect::stream_response(Body::Events(Box::new(stream))))
 }
 
 struct Ours {
-    stdin: Option<pipe::Sender>,
-    stdout: pipe::Receiver,
-    stderr: pipe::Receiver,
+    input: Input,
+    terminal: Option<Weak<Terminal>>,
+    sources: Vec<Source>,
 }
 
-struct Pipes {
+/// Both ends of what a command is connected to.
+struct Ends {
     ours: Ours,
     theirs: [OwnedFd; 3],
 }
 
-impl Pipes {
-    fn open(with_stdin: bool) -> std::io::Result<Self> {
+impl Ends {
+    fn pipes(with_stdin: bool) -> std::io::Result<Self> {
         let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
-        let (stdin, input) = if with_stdin {
+        let (input, stdin) = if with_stdin {
             let (read, write) = pipe()?;
             rustix::io::ioctl_fionbio(&write, true)?;
-            (Some(pipe::Sender::from_owned_fd(write)?), read)
+            (Input::Pipe(pipe::Sender::from_owned_fd(write)?), read)
         } else {
             let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            (None, rustix::fs::open(c"/dev/null", flags, Mode::empty())?)
+            (Input::Closed, rustix::fs::open(c"/dev/null", flags, Mode::empty())?)
         };
         let (stdout, output) = pipe()?;
         let (stderr, error) = pipe()?;
         rustix::io::ioctl_fionbio(&stdout, true)?;
         rustix::io::ioctl_fionbio(&stderr, true)?;
-        let stdout = pipe::Receiver::from_owned_fd(stdout)?;
-        let stderr = pipe::Receiver::from_owned_fd(stderr)?;
-        Ok(Self { ours: Ours { stdin, stdout, stderr }, theirs: [input, output, error] })
+        let sources = vec![
+            Source::pipe(Channel::Stdout, pipe::Receiver::from_owned_fd(stdout)?),
+            Source::pipe(Channel::Stderr, pipe::Receiver::from_owned_fd(stderr)?),
+        ];
+        Ok(Self { ours: Ours { input, terminal: None, sources }, theirs: [stdin, output, error] })
+    }
+
+    fn terminal(request: terminal::Request, user: &User) -> std::io::Result<Self> {
+        let (terminal, theirs) = Terminal::open(request.size().unwrap_or(SIZE_DEFAULT), user)?;
+        let terminal = Rc::new(terminal);
+        let ours = Ours {
+            input: Input::Terminal(Rc::clone(&terminal)),
+            terminal: Some(Rc::downgrade(&terminal)),
+            sources: vec![Source::terminal(terminal)],
+        };
+        Ok(Self { ours, theirs })
     }
 }
 
@@ -144,6 +171,7 @@ struct Birth {
     config: Config,
     cookie: String,
     ours: Ours,
+    connection: RawFd,
 }
 
 impl Birth {
@@ -175,24 +203,21 @@ impl Birth {
             tag: self.tag,
             config: listed(self.config),
             cookie: self.cookie,
-            stdin: Mutex::new(self.ours.stdin),
+            input: Mutex::new(self.ours.input),
+            terminal: self.ours.terminal,
+            sources: self.ours.sources,
+            timeout_at: self.timeout.map(|timeout| Instant::now() + timeout),
+            grace: self.grace,
             end: None.into(),
             timed_out: false.into(),
             kills_running: 0.into(),
             kill_ended: Notify::new(),
         });
         self.table.add(Rc::clone(&process));
-        let stream = EventStream::new(Rc::clone(&process), Rc::clone(&self.table), &self.wishes);
-        if let Some(timeout) = self.timeout {
-            let (process, grace) = (Rc::clone(&process), self.grace);
-            tokio::task::spawn_local(async move {
-                if tokio::time::timeout(timeout, process.child.wait()).await.is_err() {
-                    process.time_out(grace).await;
-                }
-            });
-        }
-        let Ours { stdout, stderr, .. } = self.ours;
-        tokio::task::spawn_local(pump::run(process, self.table, stdout, stderr));
+        let stream =
+            EventStream::starting(Rc::clone(&process), Rc::clone(&self.table), &self.wishes, self.connection);
+        process.limit_time();
+        tokio::task::spawn_local(pump::run(process, self.table));
         stream
     }
 }
@@ -203,7 +228,7 @@ fn listed(config: Config) -> Config {
     if args + envs <= LISTED_CONFIG_BYTES_MAX { config } else { Config { args: None, envs: None, ..config } }
 }
 
-fn order(config: &Config, user: &User, cookie: &str) -> Result<(OwnedFd, u64), Error> {
+fn order(config: &Config, user: &User, cookie: &str, terminal: bool) -> Result<(OwnedFd, u64), Error> {
     let bad = |words: String| Error::new(Code::InvalidArgument, words);
     let home = user.home.to_string_lossy().into_owned();
     let mut env: BTreeMap<&str, &str> = BTreeMap::from([
@@ -213,6 +238,9 @@ fn order(config: &Config, user: &User, cookie: &str) -> Result<(OwnedFd, u64), E
         ("SHELL", &user.shell),
         ("PATH", PATH_DEFAULT),
     ]);
+    if terminal {
+        env.insert("TERM", TERM_DEFAULT);
+    }
     for (name, value) in config.envs.iter().flatten() {
         if name.is_empty() || name.contains('=') {
             return Err(bad(format!("envs: {name:?} is no name of a variable")));
@@ -237,6 +265,7 @@ fn order(config: &Config, user: &User, cookie: &str) -> Result<(OwnedFd, u64), E
         groups: &user.groups,
         directory: std::os::unix::ffi::OsStrExt::as_bytes(directory_bytes.as_os_str()),
         directory_is_a_wish: directory.is_none(),
+        terminal,
         candidates: &candidates,
         args: &args,
         env: &env,

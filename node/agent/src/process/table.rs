@@ -1,5 +1,6 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,10 @@ use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Process;
+use super::pump::Source;
+use super::stream::Card;
 use crate::connect::{Code, Error};
+use crate::gate::Gate;
 use crate::launcher::control::Control;
 
 /// Commands that run at once.
@@ -43,17 +47,24 @@ pub(crate) struct Table {
     streams: Arc<Semaphore>,
     running: RefCell<BTreeMap<i32, Rc<Process>>>,
     records: RefCell<VecDeque<Rc<Process>>>,
+    open: RefCell<Vec<Rc<Card>>>,
+    outliving: RefCell<Vec<Rc<Source>>>,
+    /// Held while this agent makes way for another.
+    pub(crate) gate: Rc<Gate>,
 }
 
 impl Table {
     /// No commands yet.
-    pub(crate) fn new(control: Rc<Control>) -> Rc<Self> {
+    pub(crate) fn new(control: Rc<Control>, gate: Rc<Gate>) -> Rc<Self> {
         Rc::new(Self {
             control,
             lingering: Arc::new(Semaphore::new(LINGERING_MAX)),
             streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             running: RefCell::default(),
             records: RefCell::default(),
+            open: RefCell::default(),
+            outliving: RefCell::default(),
+            gate,
         })
     }
 
@@ -74,6 +85,11 @@ impl Table {
         }
         let words = format!("{STREAMS_MAX} commands are being waited for already: wait for one, or detach");
         Err(Error::new(Code::ResourceExhausted, words))
+    }
+
+    /// The same without waiting, for a stream that had one in an earlier agent.
+    pub(crate) fn place_now(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.streams).try_acquire_owned().ok()
     }
 
     /// A command runs.
@@ -100,6 +116,9 @@ impl Table {
                     break;
                 }
                 let mut output = record.output.borrow_mut();
+                if output.is_watched() {
+                    continue;
+                }
                 kept -= output.kept_bytes();
                 let lost = output.forget();
                 if let Some(end) = record.end.borrow_mut().as_mut() {
@@ -131,6 +150,48 @@ impl Table {
             let records = self.records.borrow();
             records.iter().rev().find(|process| selects(selector, process)).cloned().ok_or(error)
         })
+    }
+
+    /// A stream begins.
+    pub(super) fn open(&self, card: Rc<Card>) {
+        self.open.borrow_mut().push(card);
+    }
+
+    /// A stream is over.
+    pub(super) fn close(&self, card: &Rc<Card>) {
+        self.open.borrow_mut().retain(|other| !Rc::ptr_eq(other, card));
+    }
+
+    /// All open streams.
+    pub(super) fn streams(&self) -> Vec<Rc<Card>> {
+        self.open.borrow().clone()
+    }
+
+    /// The gate was opened again: the streams go on.
+    pub(crate) fn wake_streams(&self) {
+        for card in self.streams() {
+            card.wake();
+        }
+    }
+
+    /// All commands, the remembered ones first, oldest first.
+    pub(super) fn everyone(&self) -> Vec<Rc<Process>> {
+        self.records.borrow().iter().chain(self.running.borrow().values()).cloned().collect()
+    }
+
+    /// A pipe that outlives its command, or did.
+    pub(super) fn outlive(&self, source: &Rc<Source>, outlives: bool) {
+        let mut outliving = self.outliving.borrow_mut();
+        if outlives {
+            outliving.push(Rc::clone(source));
+        } else {
+            outliving.retain(|other| !Rc::ptr_eq(other, source));
+        }
+    }
+
+    /// Descriptors of pipes that outlived their commands.
+    pub(crate) fn lingering(&self) -> Vec<RawFd> {
+        self.outliving.borrow().iter().filter_map(|source| source.descriptor()).collect()
     }
 
     /// All running commands.

@@ -82,14 +82,29 @@ impl Agent {
     }
 
     pub(crate) fn stream(&self, method: &str, headers: &[(&str, &str)], message: &Value) -> Events {
-        let payload = message.to_string().into_bytes();
-        let mut body = vec![0];
-        body.extend(u32::try_from(payload.len()).unwrap().to_be_bytes());
-        body.extend(payload);
+        self.stream_of(&format!("process.Process/{method}"), headers, message)
+    }
+
+    pub(crate) fn stream_of(&self, method: &str, headers: &[(&str, &str)], message: &Value) -> Events {
         let headers = [&[("content-type", "application/connect+json")], headers].concat();
-        let answer = self.send("POST", &format!("/process.Process/{method}"), &headers, &body);
-        assert_eq!(answer.status, 200);
-        Events { answer }
+        let answer = self.send("POST", &format!("/{method}"), &headers, &envelope(message));
+        Events::of(answer)
+    }
+
+    /// Starts a command on a terminal, as root unless `headers` say otherwise.
+    pub(crate) fn terminal(&self, argv: &[&str], size: (u16, u16), headers: &[(&str, &str)]) -> Events {
+        let message = json!({
+            "process": {"cmd": argv[0], "args": argv[1..]},
+            "pty": {"size": {"cols": size.0, "rows": size.1}},
+        });
+        self.stream("Start", &[headers, &[ROOT]].concat(), &message)
+    }
+
+    /// Types on a terminal.
+    pub(crate) fn type_in(&self, pid: u32, bytes: &[u8]) {
+        let input = json!({"process": {"pid": pid}, "input": {"pty": STANDARD.encode(bytes)}});
+        let answer = self.unary("process.Process/SendInput", &input);
+        assert_eq!(answer.0, 200, "{}", answer.1);
     }
 
     /// Starts a shell script, as root unless `headers` say otherwise.
@@ -133,6 +148,15 @@ pub(crate) fn binary() -> PathBuf {
 
 pub(crate) const ROOT: (&str, &str) = ("authorization", "Basic cm9vdDo=");
 pub(crate) const NOBODY: (&str, &str) = ("authorization", "Basic bm9ib2R5Og==");
+
+/// A message in its envelope.
+pub(crate) fn envelope(message: &Value) -> Vec<u8> {
+    let payload = message.to_string().into_bytes();
+    let mut bytes = vec![0];
+    bytes.extend(u32::try_from(payload.len()).unwrap().to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
 
 pub(crate) fn head(method: &str, target: &str, headers: &[(&str, &str)], length: Option<usize>) -> Vec<u8> {
     let mut text = format!("{method} {target} HTTP/1.1\r\nhost: agent\r\n");
@@ -249,6 +273,8 @@ impl Read for Answer {
 /// A stream of process events.
 pub(crate) struct Events {
     answer: Answer,
+    /// The last message was the end of the stream.
+    pub(crate) over: bool,
 }
 
 #[derive(Debug, PartialEq)]
@@ -256,6 +282,7 @@ pub(crate) enum Event {
     Start(u32),
     Stdout(Vec<u8>),
     Stderr(Vec<u8>),
+    Pty(Vec<u8>),
     Keepalive,
     End(Value),
     /// The stream ended: `{}` or an error.
@@ -263,14 +290,26 @@ pub(crate) enum Event {
 }
 
 impl Events {
-    pub(crate) fn next(&mut self) -> Event {
+    /// The stream an answer is.
+    pub(crate) fn of(answer: Answer) -> Self {
+        assert_eq!(answer.status, 200);
+        Self { answer, over: false }
+    }
+
+    /// The next message, of any kind of stream.
+    pub(crate) fn message(&mut self) -> Value {
         let mut head = [0; 5];
         self.answer.read_exact(&mut head).unwrap();
         let length = u32::from_be_bytes(head[1..].try_into().unwrap()) as usize;
         let mut payload = vec![0; length];
         self.answer.read_exact(&mut payload).unwrap();
-        let value: Value = serde_json::from_slice(&payload).unwrap();
-        if head[0] == 2 {
+        self.over = head[0] == 2;
+        serde_json::from_slice(&payload).unwrap()
+    }
+
+    pub(crate) fn next(&mut self) -> Event {
+        let value = self.message();
+        if self.over {
             return Event::Over(value);
         }
         let event = &value["event"];
@@ -281,6 +320,8 @@ impl Events {
             Event::Stdout(decoded(stdout))
         } else if let Some(stderr) = event["data"].get("stderr") {
             Event::Stderr(decoded(stderr))
+        } else if let Some(pty) = event["data"].get("pty") {
+            Event::Pty(decoded(pty))
         } else if event.get("keepalive").is_some() {
             Event::Keepalive
         } else {
@@ -295,12 +336,17 @@ impl Events {
         }
     }
 
-    /// Reads on until stdout so far contains `text`.
+    /// The start event as it came: the one of a stream that joins says more than the pid.
+    pub(crate) fn start(&mut self) -> Value {
+        self.message()["event"]["start"].clone()
+    }
+
+    /// Reads on until stdout, or the terminal, so far contains `text`.
     pub(crate) fn stdout_until(&mut self, text: &str) -> String {
         let mut seen = String::new();
         while !seen.contains(text) {
             match self.next() {
-                Event::Stdout(bytes) => seen += &String::from_utf8_lossy(&bytes),
+                Event::Stdout(bytes) | Event::Pty(bytes) => seen += &String::from_utf8_lossy(&bytes),
                 Event::Start(_) | Event::Keepalive | Event::Stderr(_) => {}
                 other => panic!("ended early: {other:?} after {seen:?}"),
             }
@@ -315,6 +361,7 @@ impl Events {
             match self.next() {
                 Event::Start(pid) => outcome.pid = pid,
                 Event::Stdout(bytes) => outcome.stdout.extend(bytes),
+                Event::Pty(bytes) => outcome.pty.extend(bytes),
                 Event::Stderr(bytes) => outcome.stderr.extend(bytes),
                 Event::Keepalive => {}
                 Event::End(end) => outcome.end = end,
@@ -332,6 +379,7 @@ pub(crate) struct Outcome {
     pub(crate) pid: u32,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
+    pub(crate) pty: Vec<u8>,
     pub(crate) end: Value,
     pub(crate) error: Value,
 }

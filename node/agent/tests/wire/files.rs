@@ -14,26 +14,26 @@ fn encode(path: &Path) -> String {
     path.as_os_str().as_bytes().iter().map(|byte| format!("%{byte:02X}")).collect()
 }
 
-fn target(path: &Path, user: &str) -> String {
+pub(crate) fn target(path: &Path, user: &str) -> String {
     format!("/files?path={}&username={user}", encode(path))
 }
 
-fn put(agent: &Agent, path: &Path, user: &str, bytes: &[u8]) -> (u16, Value) {
+pub(crate) fn put(agent: &Agent, path: &Path, user: &str, bytes: &[u8]) -> (u16, Value) {
     let mut answer =
         agent.send("POST", &target(path, user), &[("content-type", "application/octet-stream")], bytes);
     (answer.status, answer.json())
 }
 
-fn get(agent: &Agent, path: &Path, user: &str) -> (u16, Vec<u8>) {
+pub(crate) fn get(agent: &Agent, path: &Path, user: &str) -> (u16, Vec<u8>) {
     let mut answer = agent.send("GET", &target(path, user), &[], b"");
     (answer.status, answer.whole())
 }
 
-fn call(agent: &Agent, method: &str, message: &Value) -> (u16, Value) {
+pub(crate) fn call(agent: &Agent, method: &str, message: &Value) -> (u16, Value) {
     agent.unary_with(&format!("filesystem.Filesystem/{method}"), &[ROOT], message)
 }
 
-fn leftovers(directory: &Path) -> usize {
+pub(crate) fn leftovers(directory: &Path) -> usize {
     let names = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
     names.filter(|name| name.as_bytes().starts_with(b".drowse")).count()
 }
@@ -213,8 +213,8 @@ fn refusals_have_the_status_that_fits() {
     let mut answer = agent.send("GET", "/files?path=%00&username=root", &[], b"");
     assert_eq!((answer.status, &answer.json()["code"]), (400, &json!(400)));
     assert_eq!(agent.send("POST", "/files?username=root", &[], b"x").status, 400);
-    let form = [("content-type", "multipart/form-data; boundary=x")];
-    assert_eq!(agent.send("POST", &target(&secret, "root"), &form, b"x").status, 415);
+    let text = [("content-type", "text/plain")];
+    assert_eq!(agent.send("POST", &target(&secret, "root"), &text, b"x").status, 415);
 }
 
 #[test]

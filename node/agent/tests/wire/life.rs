@@ -26,12 +26,10 @@ fn is_healthy_and_knows_what_it_does_not_serve() {
     let agent = Agent::start();
     assert_eq!(agent.send("GET", "/health", &[], b"").status, 204);
     assert_eq!(agent.send("GET", "/nothing", &[], b"").status, 404);
-    let (status, error) = agent.unary("process.Process/Update", &json!({}));
+    let (status, error) = agent.unary("process.Process/Nothing", &json!({}));
     assert_eq!((status, error["code"].as_str()), (501, Some("unimplemented")));
-    let (status, error) = agent.unary("filesystem.Filesystem/CreateWatcher", &json!({"path": "/"}));
+    let (status, error) = agent.unary("filesystem.Filesystem/Nothing", &json!({}));
     assert_eq!((status, error["code"].as_str()), (501, Some("unimplemented")));
-    let pty = agent.stream("Start", &[], &json!({"process": {"cmd": "sh"}, "pty": {"size": {}}})).outcome();
-    assert_eq!(pty.error["code"], "unimplemented");
 }
 
 #[test]
@@ -89,8 +87,11 @@ fn a_killed_launcher_loses_and_doubles_nothing() {
                 }
             });
         }
-        for killed in 1..=10 {
-            until("commands run", || done.load(std::sync::atomic::Ordering::SeqCst) >= 20 * killed);
+        // Counted from the last kill: one command is handed to three launchers at most.
+        let mut next = 20;
+        while next <= 200 {
+            until("commands run", || done.load(std::sync::atomic::Ordering::SeqCst) >= next);
+            next = done.load(std::sync::atomic::Ordering::SeqCst) + 20;
             if let Some(launcher) = launcher_of(&agent) {
                 signal(launcher, libc::SIGKILL);
             }

@@ -9,9 +9,19 @@
 mod client;
 /// Reading and writing files.
 mod files;
+/// Forms, compression, notes and links.
+mod forms;
 /// Starting and ending: pid 1's own life.
 mod life;
 /// Running commands.
 mod processes;
+/// Connections to ports.
+mod relays;
+/// One agent becoming another.
+mod replacements;
+/// Commands on terminals.
+mod terminals;
 /// Ending commands and whatever they started.
 mod trees;
+/// Watching directories.
+mod watches;

@@ -1,10 +1,11 @@
+use std::io::Write;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
-use crate::client::{Agent, Event, NOBODY, ROOT, until};
+use crate::client::{Agent, Answer, Event, Events, NOBODY, ROOT, envelope, head, until};
 
 #[test]
 fn exit_codes_and_signals_are_told() {
@@ -67,7 +68,7 @@ fn much_output_arrives_to_the_byte_in_little_memory() {
             Event::Stdout(bytes) => out += bytes.len(),
             Event::Stderr(bytes) => err += bytes.len(),
             Event::End(end) => break end,
-            Event::Start(_) | Event::Keepalive => {}
+            Event::Start(_) | Event::Keepalive | Event::Pty(_) => {}
             Event::Over(over) => panic!("{over}"),
         }
     };
@@ -275,4 +276,100 @@ fn ended_commands_are_remembered_within_bounds() {
     assert_eq!(remembered, 64);
     assert!(all > 1 << 20 && all <= 4 << 20, "{all} bytes are kept");
     assert!(peak_kib(agent.pid()) < 40 * 1024);
+}
+
+#[test]
+fn several_join_at_once_and_say_from_where() {
+    let agent = Agent::start();
+    let request =
+        json!({"process": {"cmd": "sh", "args": ["-c", "echo one; read x; printf two; exit 3"]}, "tag": "t"});
+    let mut first = agent.stream("Start", &[ROOT], &request);
+    let pid = first.pid();
+    first.stdout_until("one");
+    let joined = |selector, headers: &[(&str, &str)]| {
+        let mut events = agent.stream("Connect", headers, &json!({"process": selector}));
+        (events.start(), events)
+    };
+    let (start, late) = joined(json!({"pid": pid}), &[]);
+    assert_eq!(start, json!({"pid": pid, "outputFrom": {"stdout": 4, "stderr": 0}}));
+    let (start, all) = joined(json!({"tag": "t"}), &[("drowse-replay", "1")]);
+    assert_eq!(start, json!({"pid": pid, "outputFrom": {"stdout": 0, "stderr": 0}}));
+    let input = json!({"process": {"tag": "t"}, "input": {"stdin": STANDARD.encode("\n")}});
+    assert_eq!(agent.unary("process.Process/SendInput", &input).0, 200);
+    for (events, text) in [(first, "two"), (late, "two"), (all, "one\ntwo")] {
+        let outcome = events.outcome();
+        assert_eq!((outcome.code(), outcome.text().as_str()), (3, text));
+    }
+}
+
+#[test]
+fn a_command_left_alone_is_joined_later_with_all_it_wrote() {
+    let agent = Agent::start();
+    let gate = agent.directory().join("gate");
+    let wait = format!("while [ ! -e {} ]; do sleep 0.02; done", gate.display());
+    let script = format!("echo up; {wait}; head -c 200000 /dev/zero; printf last >&2; exit 6");
+    let mut starter = agent.shell(&script, &[]);
+    let pid = starter.pid();
+    starter.stdout_until("up");
+    drop(starter);
+    std::fs::write(&gate, "").unwrap();
+    until("the end", || agent.unary("process.Process/List", &json!({})).1["processes"] == json!([]));
+    let mut events = agent.join(&json!({"pid": pid}));
+    assert_eq!(events.start()["outputFrom"], json!({"stdout": 3, "stderr": 0}));
+    let outcome = events.outcome();
+    assert_eq!((outcome.code(), outcome.stdout.len(), outcome.stderr.as_slice()), (6, 200_000, &b"last"[..]));
+    assert_eq!(outcome.end["outputBytes"], json!({"stdout": 200_003, "stderr": 4}));
+    assert!(outcome.end.get("droppedBytes").is_none());
+}
+
+#[test]
+fn no_stdin_is_an_end_at_once() {
+    let agent = Agent::start();
+    let request = json!({"process": {"cmd": "cat"}, "stdin": false});
+    let mut events = agent.stream("Start", &[ROOT], &request);
+    let pid = events.pid();
+    assert_eq!(events.outcome().code(), 0);
+    let close = agent.unary("process.Process/CloseStdin", &json!({"process": {"pid": pid}}));
+    assert_eq!(close.0, 404);
+}
+
+#[test]
+fn input_is_streamed() {
+    let agent = Agent::start();
+    let mut events = agent.stream("Start", &[ROOT], &json!({"process": {"cmd": "cat"}}));
+    let pid = events.pid();
+    let stream = |messages: &[serde_json::Value]| {
+        let body = messages.iter().flat_map(envelope).collect::<Vec<u8>>();
+        let headers = [("content-type", "application/connect+json")];
+        let mut answer = Events::of(agent.send("POST", "/process.Process/StreamInput", &headers, &body));
+        let first = answer.message();
+        if answer.over { first["error"]["code"].clone() } else { answer.message() }
+    };
+    let data = |text: &str| json!({"data": {"input": {"stdin": STANDARD.encode(text)}}});
+    let start = json!({"start": {"process": {"pid": pid}}});
+    let keepalive = json!({"keepalive": {}});
+    assert_eq!(stream(&[start.clone(), data("a"), keepalive, data("b\n")]), json!({}));
+    assert_eq!(events.stdout_until("\n"), "ab\n");
+    assert_eq!(stream(&[data("a")]), "invalid_argument");
+    assert_eq!(stream(&[json!({"start": {"process": {"pid": 1}}}), data("a")]), "not_found");
+    let typed = json!({"data": {"input": {"pty": STANDARD.encode("x")}}});
+    assert_eq!(stream(&[start.clone(), typed]), "failed_precondition");
+
+    // One that stays open is told when the command ends.
+    let mut open = agent.connect();
+    let headers = [("content-type", "application/connect+json"), ("transfer-encoding", "chunked")];
+    open.write_all(&head("POST", "/process.Process/StreamInput", &headers, None)).unwrap();
+    for message in [envelope(&start), envelope(&data("more\n"))] {
+        // In two pieces, so that an envelope is cut.
+        for piece in message.chunks(message.len() - 3) {
+            open.write_all(format!("{:x}\r\n", piece.len()).as_bytes()).unwrap();
+            open.write_all(piece).unwrap();
+            open.write_all(b"\r\n").unwrap();
+        }
+    }
+    assert_eq!(events.stdout_until("\n"), "more\n");
+    let kill = json!({"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"});
+    assert_eq!(agent.unary("process.Process/SendSignal", &kill).0, 200);
+    assert_eq!(events.outcome().code(), 137);
+    assert_eq!(Events::of(Answer::read(open)).message()["error"]["code"], "not_found");
 }
