@@ -10,7 +10,7 @@ use drowse_shared::{
         Code, Error,
         headers::{self, Expect},
     },
-    id::Ticket,
+    id::{SpaceId, Ticket},
     name::SpaceRef,
 };
 use http::{HeaderMap, request::Parts};
@@ -59,7 +59,8 @@ pub(super) async fn space_held(node: &Node, headers: &HeaderMap) -> Result<Space
         );
         return Err(Error::new(Code::InvalidRequest, message));
     };
-    held(node, expect, space.clone()).await.map(|()| space)
+    held(node, expect, space.clone()).await?;
+    Ok(expect.id.map_or(space, SpaceRef::Id))
 }
 
 /// The sender was wrong about this node.
@@ -95,6 +96,8 @@ pub(super) fn pointed(headers: &HeaderMap, uri_query: Option<&str>) -> Result<Op
 pub(super) struct Sender {
     /// Whether it says the space exists here.
     pub(super) expects: bool,
+    /// Which space it means, whoever else has the name by now.
+    id: Option<SpaceId>,
     forwarded: bool,
     ticket: Option<Ticket>,
 }
@@ -107,6 +110,11 @@ impl Sender {
             Self { forwarded: true, ticket, .. } => Licence::Forwarded(ticket),
             Self { .. } => Licence::Direct,
         }
+    }
+
+    /// The space it means. A request that was long on its way never reaches another space that was given the name since.
+    pub(super) fn meant(self, space: SpaceRef) -> SpaceRef {
+        self.id.map_or(space, SpaceRef::Id)
     }
 
     /// A space that went since it was looked for is the sender's mistake, not the client's.
@@ -124,6 +132,8 @@ impl<S: Sync> FromRequestParts<S> for Sender {
         let ticket = headers.get(headers::CREATE).and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok());
         Ok(Self {
             expects: headers.contains_key(headers::EXPECT),
+            // One that cannot be read was refused before.
+            id: read(headers).ok().flatten().and_then(|expect| expect.id),
             forwarded: headers.contains_key(headers::FORWARDED),
             ticket,
         })

@@ -37,10 +37,11 @@ pub(super) async fn acquire(
     State(node): State<Arc<Node>>,
     sender: Sender,
     Extension(deadline): Extension<Deadline>,
-    Json(wish): Json<AcquireSpace>,
+    Json(mut wish): Json<AcquireSpace>,
 ) -> Result<Response, Error> {
     deadline.extend(wish.patience());
     let space = wish.name.clone();
+    wish.name = sender.meant(wish.name);
     let outcome = create::acquire(&node, wish, sender.licence()).await.map_err(sender.misled(&space))?;
     Ok(match outcome {
         Outcome::Ready { space, created, resumed, unchanged } => {
@@ -57,7 +58,7 @@ pub(super) async fn get(
     sender: Sender,
     Json(wish): Json<OneSpace>,
 ) -> Answer<SpaceAnswer> {
-    let row = node.known(&wish.name).await.map_err(sender.misled(&wish.name))?;
+    let row = node.known(&sender.meant(wish.name.clone())).await.map_err(sender.misled(&wish.name))?;
     Ok(axum::Json(node.answer(row, None)))
 }
 
@@ -73,7 +74,9 @@ pub(super) async fn freeze(
     sender: Sender,
     Json(wish): Json<OneSpace>,
 ) -> Answer<SpaceAnswer> {
-    let row = suspension::freeze(&node, &wish.name).await.map_err(sender.misled(&wish.name))?;
+    let row = suspension::freeze(&node, &sender.meant(wish.name.clone()))
+        .await
+        .map_err(sender.misled(&wish.name))?;
     Ok(axum::Json(node.answer(row, None)))
 }
 
@@ -82,7 +85,8 @@ pub(super) async fn stop(
     sender: Sender,
     Json(wish): Json<OneSpace>,
 ) -> Answer<SpaceAnswer> {
-    let row = ending::stop(&node, &wish.name).await.map_err(sender.misled(&wish.name))?;
+    let row =
+        ending::stop(&node, &sender.meant(wish.name.clone())).await.map_err(sender.misled(&wish.name))?;
     Ok(axum::Json(node.answer(row, None)))
 }
 
@@ -91,8 +95,9 @@ pub(super) async fn wake(
     sender: Sender,
     Json(wish): Json<OneSpace>,
 ) -> Answer<SpaceAnswer> {
-    let (row, resumed) =
-        waking::used(&node, &wish.name, "wakeSpace").await.map_err(sender.misled(&wish.name))?;
+    let (row, resumed) = waking::used(&node, &sender.meant(wish.name.clone()), "wakeSpace")
+        .await
+        .map_err(sender.misled(&wish.name))?;
     Ok(axum::Json(node.answer(row, resumed)))
 }
 
@@ -101,8 +106,9 @@ pub(super) async fn touch(
     sender: Sender,
     Json(wish): Json<OneSpace>,
 ) -> Answer<SpaceAnswer> {
-    let (row, resumed) =
-        waking::used(&node, &wish.name, "touchSpace").await.map_err(sender.misled(&wish.name))?;
+    let (row, resumed) = waking::used(&node, &sender.meant(wish.name.clone()), "touchSpace")
+        .await
+        .map_err(sender.misled(&wish.name))?;
     Ok(axum::Json(node.answer(row, resumed)))
 }
 
@@ -111,7 +117,7 @@ pub(super) async fn destroy(
     sender: Sender,
     Json(wish): Json<OneSpace>,
 ) -> Answer<Destroyed> {
-    let destroyed = removal::destroy(&node, &wish.name).await?;
+    let destroyed = removal::destroy(&node, &sender.meant(wish.name.clone())).await?;
     if !destroyed && sender.expects {
         return Err(super::expect::not_mine(&wish.name));
     }
@@ -153,7 +159,8 @@ async fn change(
     space: SpaceRef,
     edit: impl FnOnce(Space) -> Result<Space, Error> + Send + 'static,
 ) -> Answer<SpaceAnswer> {
-    let (slot, row) = node.hold(&space, PATIENCE).await.map_err(sender.misled(&space))?;
+    let (slot, row) =
+        node.hold(&sender.meant(space.clone()), PATIENCE).await.map_err(sender.misled(&space))?;
     let worker = node.clone();
     let changed = node
         .finish("change", async move {
