@@ -319,9 +319,8 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_node_that_lost_its_gateways_builds_nothing() {
-        let fleet = |alone| Fleet {
+    fn fleet(alone: bool) -> Fleet {
+        Fleet {
             ledger_id: format!("{:032x}", 1).parse().expect("hex"),
             alone,
             interval: Duration::from_secs(5),
@@ -329,7 +328,19 @@ mod tests {
             taking: tokio::sync::Mutex::default(),
             configured: Notify::new(),
             heard: Notify::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_removed_node_lets_nobody_use_its_spaces() {
+        let fleet = fleet(false);
+        assert!(fleet.refuses_use().is_none());
+        fleet.known().removed = true;
+        assert_eq!(fleet.refuses_use().map(|error| error.code), Some(Code::SpaceSuspended));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_lost_its_gateways_builds_nothing() {
         assert!(fleet(true).refuses_creates(Instant::now()).is_none(), "alone");
         let fleet = fleet(false);
         let t0 = Instant::now();

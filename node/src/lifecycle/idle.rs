@@ -46,7 +46,8 @@ pub async fn run(node: Arc<Node>) {
     }
 }
 
-async fn step_down(node: &Arc<Node>, id: SpaceId) {
+/// Takes one space a step down, if under its slot it still is to take one.
+pub async fn step_down(node: &Arc<Node>, id: SpaceId) {
     let row = match node.ledger.find(&SpaceRef::Id(id)).await {
         Ok(Some(row)) => row,
         // A verb that ended after the space did has touched it once more.

@@ -320,6 +320,17 @@ async fn what_idles_sleeps_step_by_step_and_what_works_does_not() {
 }
 
 #[tokio::test]
+async fn what_was_used_since_it_was_due_does_not_step_down() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    life.acquire("used").await;
+    let id = life.id("used").await;
+    // The clock found it due, and a verb was faster than the step.
+    drowse_node::lifecycle::idle::step_down(&life.node, id).await;
+    assert_eq!((life.state("used").await, ground.machine.calls("freeze")), (State::Active, 0));
+}
+
+#[tokio::test]
 async fn many_that_are_due_at_once_step_down_a_few_at_a_time() {
     let ground = Ground::new();
     let life = ground.start().await;

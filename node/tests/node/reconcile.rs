@@ -110,8 +110,7 @@ async fn leftovers_go_and_what_may_be_data_stays() {
     let debris = life.id("debris").await;
     life.node.ledger.forget(debris).await.expect("written");
     life.crash().await;
-    ground.machine.lose_disk(debris);
-    ground.machine.spoil_card(debris);
+    ground.machine.leave_debris(debris);
     ground.machine.spoil_card(spoilt);
     ground.machine.lose_disk(lost);
 

@@ -161,6 +161,13 @@ impl Machine {
         self.inside().bodies.remove(&id);
     }
 
+    /// Of a body no more is left than what a create that was cut makes first: neither disk nor card.
+    pub fn leave_debris(&self, id: SpaceId) {
+        if let Some(body) = self.inside().bodies.get_mut(&id) {
+            (body.card, body.disk) = (None, false);
+        }
+    }
+
     /// The machine loses power: every process ends, every disk stays.
     pub fn reboot(&self) {
         for body in self.inside().bodies.values_mut() {
