@@ -4,8 +4,15 @@ use drowse_shared::{
     api::{Code, Error},
     http as shared_http,
 };
-use reqwest::{Method, RequestBuilder, Response, StatusCode, header};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Upgraded, header};
 use serde::{Serialize, de::DeserializeOwned};
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{
+        handshake::{client::generate_key, derive_accept_key},
+        protocol::Role,
+    },
+};
 
 use crate::{
     failure::{Failure, Outcome},
@@ -84,10 +91,39 @@ impl Client {
             .header(header::AUTHORIZATION, self.fleet.token.bearer())
     }
 
+    /// Opens a websocket.
+    pub(crate) async fn websocket(&self, path: &str) -> Outcome<WebSocketStream<Upgraded>> {
+        let key = generate_key();
+        let request = self
+            .http
+            .request(Method::GET, format!("{}{path}", self.fleet.endpoint))
+            .header(header::AUTHORIZATION, self.fleet.token.bearer())
+            .header(header::CONNECTION, "upgrade")
+            .header(header::UPGRADE, "websocket")
+            .header(header::SEC_WEBSOCKET_VERSION, "13")
+            .header(header::SEC_WEBSOCKET_KEY, &key);
+        let response = self.send_for(request, |status| status == StatusCode::SWITCHING_PROTOCOLS).await?;
+        let accepted = response.headers().get(header::SEC_WEBSOCKET_ACCEPT);
+        if accepted.is_none_or(|accepted| accepted.as_bytes() != derive_accept_key(key.as_bytes()).as_bytes())
+        {
+            return Err(Failure::new(format!("{} answered, and not with a websocket", self.endpoint())));
+        }
+        let upgraded = response.upgrade().await.map_err(|error| self.lost(&error))?;
+        Ok(WebSocketStream::from_raw_socket(upgraded, Role::Client, None).await)
+    }
+
     /// Sends, and turns every answer that is no success into a failure.
     pub(crate) async fn send(&self, request: RequestBuilder) -> Outcome<Response> {
+        self.send_for(request, |status| status.is_success()).await
+    }
+
+    async fn send_for(
+        &self,
+        request: RequestBuilder,
+        wanted: impl Fn(StatusCode) -> bool,
+    ) -> Outcome<Response> {
         let response = request.send().await.map_err(|error| self.lost(&error))?;
-        if response.status().is_success() {
+        if wanted(response.status()) {
             return Ok(response);
         }
         let status = response.status();

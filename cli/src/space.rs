@@ -14,6 +14,7 @@ mod exec;
 mod ls;
 mod nearest;
 mod rm;
+mod shell;
 mod show;
 mod sleep;
 
@@ -24,6 +25,8 @@ pub(crate) enum Command {
     Acquire(acquire::Args),
     /// Run a command inside; standard input and output and the exit code pass through
     Exec(exec::Args),
+    /// Open a terminal inside; Ctrl-] leaves it
+    Shell(shell::Args),
     /// Copy files and directories to or from a space
     Cp(cp::Args),
     /// List spaces. Looking never wakes one
@@ -60,6 +63,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Outcome<Exit> {
     match command {
         Command::Acquire(args) => acquire::run(args, context).await,
         Command::Exec(args) => exec::run(args, context).await,
+        Command::Shell(args) => shell::run(args, context).await,
         Command::Cp(args) => cp::run(args, context).await,
         Command::Ls(args) => ls::run(args, context).await,
         Command::Show(one) => show::run(&one.name, context).await,

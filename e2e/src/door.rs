@@ -240,6 +240,17 @@ impl Door {
         self.send("readFile", request).await.unwrap_or_else(|e| panic!("readFile: no answer: {e:?}"))
     }
 
+    /// Calls a verb whose answer is read, or not read, by whoever asked.
+    ///
+    /// # Panics
+    /// When it does not begin to answer with 200.
+    pub async fn stream(&self, verb: &str, body: &Value) -> reqwest::Response {
+        let request = self.request(http::Method::POST, &format!("/{verb}")).json(body);
+        let response = request.send().await.unwrap_or_else(|e| panic!("{verb}: no answer: {e:?}"));
+        assert_eq!(response.status().as_u16(), 200, "{verb}");
+        response
+    }
+
     /// `lookup` at a node, to read.
     pub async fn lookup(&self, name: &str) -> Reply<LookupAnswer> {
         self.call("lookup", json!({ "space": name })).await

@@ -10,6 +10,8 @@ pub struct Budget {
     pub connections: usize,
     /// Requests that are at a node.
     pub forwards: usize,
+    /// Requests and tunnels that are at apps, which need no token.
+    pub apps: usize,
     /// Questions to nodes about names that were never seen.
     pub strangers: usize,
     /// Questions to nodes about spaces that were.
@@ -30,8 +32,9 @@ impl Budget {
         };
         Self {
             connections: share(600, u64::MAX),
-            forwards: share(200, u64::MAX),
-            strangers: share(100, STRANGERS_MAX),
+            forwards: share(120, u64::MAX),
+            apps: share(100, u64::MAX),
+            strangers: share(80, STRANGERS_MAX),
             known: share(50, KNOWN_MAX),
         }
     }
@@ -50,10 +53,10 @@ mod tests {
     #[test]
     fn all_shares_together_leave_room() {
         for files in [64, 256, 1024, 4096, 20_000, 65_536, 1 << 20] {
-            let Budget { connections, forwards, strangers, known } = Budget::of(files);
-            let all = (connections + forwards + strangers + known) as u64;
+            let Budget { connections, forwards, apps, strangers, known } = Budget::of(files);
+            let all = (connections + forwards + apps + strangers + known) as u64;
             assert!(all <= files - files / 32, "{files}: {all}");
-            assert!(connections.min(forwards).min(strangers).min(known) > 0, "{files}");
+            assert!(connections.min(forwards).min(apps).min(strangers).min(known) > 0, "{files}");
         }
         assert!(Budget::of(20_000).connections > 10_000, "ten thousand callers at a time");
         assert!(Budget::of(u64::MAX).forwards > 1 << 20);

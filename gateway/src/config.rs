@@ -240,7 +240,7 @@ impl fmt::Display for Config {
             f,
             "configuration: listen={listen} state={state} token=*** new_fleet={new_fleet} domain={} {limits} answer_timeout_ms={} \
              lookup_deadline_ms={} lookup_grace_ms={} cache_entries={} cache_age_seconds={} \
-             cpu_percent_max={} active_max={} disk_floor_bytes={} forwards_max={}",
+             cpu_percent_max={} active_max={} disk_floor_bytes={} forwards_max={} apps_max={}",
             domain.as_deref().unwrap_or("-"),
             answer_timeout.as_millis(),
             find.deadline.as_millis(),
@@ -251,6 +251,7 @@ impl fmt::Display for Config {
             gates.active_max,
             gates.disk_floor_bytes,
             budget.forwards,
+            budget.apps,
         )
     }
 }

@@ -33,7 +33,9 @@ use axum::{
 };
 use drowse_shared::{
     api::{
-        Code, Error, document,
+        Code, Error,
+        attach::ATTACH,
+        document,
         health::Health,
         verbs::{Door, OPENAPI, PAGES, Verb, counted},
     },
@@ -54,6 +56,7 @@ pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
         .route("/healthz", get(healthz))
         .route("/metrics", get(metrics))
         .route(OPENAPI, get(document::serve))
+        .route(ATTACH, get(spaces::attach))
         .method_not_allowed_fallback(wrong_method)
         .fallback(unknown)
         // Every body is read within a bound of its own.
@@ -74,6 +77,7 @@ fn handler(verb: Verb) -> Option<MethodRouter<Arc<Gateway>>> {
         // About one space that exists, in a JSON body or, for the streaming ones, in the query.
         Verb::GetSpace
         | Verb::ExecCommand
+        | Verb::ExecStream
         | Verb::WriteFiles
         | Verb::ReadFile
         | Verb::WriteFile

@@ -80,6 +80,8 @@ pub(crate) struct Fleet {
     inbox: Mutex<Inbox>,
     // The roster changed, or a node was heard.
     changed: Notify,
+    // The roster changed: whoever talks with a node looks whether it is still of the fleet.
+    roster: Notify,
     announce: Notify,
 }
 
@@ -107,6 +109,7 @@ impl Fleet {
             order: tokio::sync::Mutex::new(()),
             inbox: Mutex::default(),
             changed: Notify::new(),
+            roster: Notify::new(),
             announce: Notify::new(),
         })
     }
@@ -199,7 +202,8 @@ impl Fleet {
         };
         let written = self.keep(&next).await;
         let mut state = self.state();
-        let mut news = written.is_ok() && state.install(next);
+        let changed = written.is_ok() && state.install(next);
+        let mut news = changed;
         for (Waits { said, to }, mut draft) in waiting.into_iter().zip(drafts) {
             if let Err(error) = &written {
                 // What changes nothing is taken all the same.
@@ -215,6 +219,9 @@ impl Fleet {
             let _ = to.send(answer);
         }
         drop(state);
+        if changed {
+            self.roster.notify_waiters();
+        }
         self.heard(news);
     }
 
@@ -262,6 +269,20 @@ impl Fleet {
     /// Whether the node checks in.
     pub(crate) fn is_live(&self, ledger: &LedgerId) -> bool {
         self.state().is_live(ledger)
+    }
+
+    /// Ends once the node is no longer of the fleet.
+    pub(crate) async fn gone(&self, ledger: &LedgerId) {
+        loop {
+            let changed = self.roster.notified();
+            tokio::pin!(changed);
+            // Registered before it is looked at, so that no change falls between.
+            changed.as_mut().enable();
+            if self.peer(ledger).is_none() {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Refuses while the fleet is still learning which nodes it has.
@@ -322,11 +343,19 @@ impl Fleet {
             fleet.keep(&next).await?;
             fleet.state().install(next);
             fleet.changed.notify_waiters();
+            fleet.roster.notify_waiters();
             fleet.announce.notify_one();
             tracing::warn!(node = %id, %ledger, "removed; its spaces stay frozen until it is readmitted");
             Ok((NodeRemoved { removed: true }, Some(ledger)))
         };
         self.env.finish("remove-node", task).await.unwrap_or_else(|| Err(torn_down()))
+    }
+
+    /// The member of this name.
+    pub(crate) fn called(&self, id: &NodeId) -> Option<Peer> {
+        let state = self.state();
+        let ledger = state.called(id)?.ledger;
+        state.peer(&ledger)
     }
 
     /// A removed node that was heard, to be looked at before it is readmitted.

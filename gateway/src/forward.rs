@@ -8,5 +8,9 @@ pub(crate) mod http;
 pub(crate) mod peer;
 /// One request for a port of a space.
 pub(crate) mod port;
+/// Whether a node that keeps somebody waiting is there at all.
+pub(crate) mod sign;
+/// What comes after an answer that changes the protocol.
+pub(crate) mod tunnel;
 
 pub(crate) use headers::Belief;

@@ -18,10 +18,11 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::{
     Config,
+    budget::Budget,
     door::{self, acquire::flight::Flights, room::Room},
     find::{Finder, share::Share},
     fleet::{Fleet, announce},
-    forward::{http::Nodes, peer::Peers},
+    forward::{http::Nodes, peer::Peers, sign::Signs},
     metrics::Metrics,
 };
 
@@ -117,7 +118,7 @@ pub(crate) struct Gateway {
     /// Who wants one space: a few at a time go to its node.
     pub(crate) crowds: Slots<SpaceId>,
     /// Requests that may be at nodes at a time.
-    pub(crate) forwards_max: usize,
+    pub(crate) budget: Budget,
     /// For what callers send.
     pub(crate) room: Room,
     /// Lists under way: each holds a page of every node.
@@ -154,7 +155,8 @@ impl Gateway {
             ("creates_waiting", waiters),
             ("crowds", self.crowds.len()),
             ("crowds_waiting", self.crowds.waiting()),
-            ("forwards", self.forwards_max.saturating_sub(self.nodes.places.available_permits())),
+            ("forwards", self.budget.forwards.saturating_sub(self.nodes.places.available_permits())),
+            ("apps", self.budget.apps.saturating_sub(self.nodes.app_places.available_permits())),
             ("bodies_kib", self.room.used_kib()),
             ("lists", self.lists.out()),
             ("lists_waiting", self.lists.waiting()),
@@ -206,8 +208,10 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
             peers,
             answer_timeout: config.answer_timeout,
             places: Arc::new(Semaphore::new(config.budget.forwards)),
+            app_places: Arc::new(Semaphore::new(config.budget.apps)),
+            signs: Signs::default(),
         },
-        forwards_max: config.budget.forwards,
+        budget: config.budget,
         room: Room::default(),
         lists: Share::new(LISTS_MAX, LISTS_WAITING_MAX),
         finder,

@@ -12,7 +12,9 @@ use axum::{
 };
 use drowse_shared::{
     api::{
-        Code, Error, document,
+        Code, Error,
+        attach::ATTACH,
+        document,
         verbs::{Door, OPENAPI, PAGES, Verb},
     },
     http::deadline::{Keeper, keep},
@@ -21,11 +23,13 @@ use drowse_shared::{
 
 use crate::node::Node;
 
+/// `attach`.
+mod attach;
 /// Who may come in.
 mod auth;
 /// Which status and which words a failure gets.
 pub mod error;
-/// `execCommand`.
+/// `execCommand execStream`.
 mod exec;
 /// What the sender believes: forwarded, expected, licensed to create.
 mod expect;
@@ -55,6 +59,7 @@ pub fn router(node: Arc<Node>) -> Router {
         .route("/healthz", get(fleet::healthz))
         .route("/metrics", get(metrics::show))
         .route(OPENAPI, get(document::serve))
+        .route(ATTACH, get(attach::attach))
         .method_not_allowed_fallback(wrong_method)
         .fallback(any(unknown))
         .layer(middleware::from_fn_with_state(node.clone(), expect::check))
@@ -81,6 +86,7 @@ fn handler(verb: Verb) -> Option<MethodRouter<Arc<Node>>> {
         Verb::UpdateMetadata => post(spaces::update_metadata),
         Verb::DestroySpace => post(spaces::destroy),
         Verb::ExecCommand => post(exec::exec),
+        Verb::ExecStream => post(exec::stream),
         Verb::ReadFile => post(files::read),
         Verb::WriteFile => post(files::write),
         Verb::WriteFiles => post(files::write_many),

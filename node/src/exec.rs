@@ -15,15 +15,19 @@ use drowse_shared::{
 use crate::{
     agent_client::{
         self, Kind,
-        process::{Command, Kept, Outcome, run},
+        process::{Command, Kept, Outcome, Running, begin},
     },
     door::error,
     lifecycle::wake,
+    live::RunGuard,
     node::Node,
+    space::Space,
 };
 
 /// Commands that run once per key.
 pub mod keyed;
+/// Commands whose output is handed on as it comes.
+pub mod stream;
 
 const VERB: &str = "execCommand";
 /// What makes a word of a shell more than it looks.
@@ -68,34 +72,60 @@ async fn once(
     tag: &str,
     started: impl Fn(u32),
 ) -> Result<(Outcome, Option<Resumed>), Failed> {
-    let command = || Command::new(wish, tag).map_err(|why| Failed::NotRun(error::agent(&why)));
-    // Before anything is woken for it.
-    command()?;
-    let (mut space, mut resumed) = wake::used(node, name, VERB).await.map_err(Failed::NotRun)?;
-    let shown = shown(wish);
-    let mut tries_left = 1;
-    let outcome = loop {
-        let command = command()?;
-        let guard = node.live.run(space.id, format!("exec {shown}"), node.env.clock.wall());
-        let begun = |pid| {
-            guard.rename(format!("exec {shown} (pid {pid})"));
-            started(pid);
-        };
-        let alive = || node.touch(&space, VERB);
-        match run(&node.place(space.id), command, begun, alive).await {
-            Err(agent_client::Error::Unreachable(why)) if tries_left > 0 => {
-                tries_left -= 1;
-                drop(guard);
-                let revived = wake::revive(node, &space, &why, VERB).await.map_err(Failed::NotRun)?;
-                (space, resumed) = (revived.0, revived.1.or(resumed));
-            }
-            Ok(outcome) => break outcome,
-            Err(why) if did_not_start(&why) => return Err(Failed::NotRun(error::agent(&why))),
-            Err(why) => return Err(Failed::Unsure(why)),
-        }
+    let Begun { mut running, space, resumed, guard: _guard } = begun(node, name, wish, tag, VERB).await?;
+    started(running.pid);
+    let place = node.place(space.id);
+    let outcome = if wish.detach {
+        node.env.spawn("stdin", running.feed(&place));
+        Outcome { pid: running.pid, took: running.took(), ..Outcome::default() }
+    } else {
+        running.to_end(&place, &|| node.touch(&space, VERB)).await.map_err(Failed::Unsure)?
     };
     node.touch(&space, VERB);
     Ok((outcome, resumed))
+}
+
+/// A command that was started.
+struct Begun {
+    running: Running,
+    space: Space,
+    resumed: Option<Resumed>,
+    /// The space does not sleep by itself while it is held.
+    guard: RunGuard,
+}
+
+/// Starts a command in a space that is made usable for it; once more if its body had died unseen.
+async fn begun(
+    node: &Arc<Node>,
+    name: &SpaceRef,
+    wish: &ExecCommand,
+    tag: &str,
+    verb: &'static str,
+) -> Result<Begun, Failed> {
+    let command = || Command::new(wish, tag).map_err(|why| Failed::NotRun(error::agent(&why)));
+    // Before anything is woken for it.
+    command()?;
+    let (mut space, mut resumed) = wake::used(node, name, verb).await.map_err(Failed::NotRun)?;
+    let shown = shown(wish);
+    let mut tries_left = 1;
+    loop {
+        let command = command()?;
+        let guard = node.live.run(space.id, format!("exec {shown}"), node.env.clock.wall());
+        match begin(&node.place(space.id), command).await {
+            Err(agent_client::Error::Unreachable(why)) if tries_left > 0 => {
+                tries_left -= 1;
+                drop(guard);
+                let revived = wake::revive(node, &space, &why, verb).await.map_err(Failed::NotRun)?;
+                (space, resumed) = (revived.0, revived.1.or(resumed));
+            }
+            Ok(running) => {
+                guard.rename(format!("exec {shown} (pid {})", running.pid));
+                return Ok(Begun { running, space, resumed, guard });
+            }
+            Err(why) if did_not_start(&why) => return Err(Failed::NotRun(error::agent(&why))),
+            Err(why) => return Err(Failed::Unsure(why)),
+        }
+    }
 }
 
 /// Whether an agent that says this has certainly started nothing.

@@ -15,6 +15,8 @@ pub mod config;
 pub mod adopt;
 /// Speaks to the agent inside a space.
 pub mod agent_client;
+/// Terminals, and commands that run, over a connection of their client.
+pub mod attach;
 /// What is answered where, and to whom.
 pub mod door;
 /// Running commands.

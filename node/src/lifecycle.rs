@@ -40,6 +40,8 @@ pub mod namesake;
 pub mod reconcile;
 /// Leaving a space only its disk.
 pub mod stop;
+/// What counts as using a space over a connection.
+pub mod usage;
 /// Making a space usable.
 pub mod wake;
 

@@ -17,6 +17,9 @@ use crate::{
     output::{self, units::bytes},
 };
 
+/// Output as it comes.
+mod stream;
+
 /// Most standard input a command gets: what fits a request in base64, with room for the rest of it.
 const STDIN_BYTES_MAX: usize = (JSON_BODY_BYTES_MAX - (64 << 10)) / 4 * 3;
 /// How long standard input may be silent before a person is told what is being waited for.
@@ -25,9 +28,9 @@ const STDIN_PATIENCE: Duration = Duration::from_secs(3);
 /// `drowse space exec`
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Standard input is passed on unless it is a terminal; it is read to its end first. Output beyond the \
-                  first MiB of each stream is dropped, and that is said. Ctrl-C ends the command inside as well, \
-                  unless it is detached.\n\n\
+    after_help = "Standard input is passed on unless it is a terminal; it is read to its end first. Output comes as it is \
+                  written, however much it is; with --key or --json what is beyond the first MiB of each stream is \
+                  dropped, and that is said. Ctrl-C ends the command inside as well, unless it is detached.\n\n\
                   Exit codes: that of the command (128 + n after signal n); 124 its time was up and it was killed, \
                   125 drowse itself failed (the command did not run, or its answer was lost), 127 there is no such \
                   program, 64 wrong usage, 130 interrupted."
@@ -88,15 +91,21 @@ pub(super) async fn run(args: Args, context: &Context) -> Outcome<Exit> {
         idempotency_key: args.key,
     };
     let wait = Duration::from_secs(timeout.unwrap_or(TIMEOUT_SECONDS));
+    if !context.json && !request.detach && request.idempotency_key.is_none() {
+        return match stream::run(&request, context).await {
+            Ok(ended) if ended.timed_out => {
+                eprintln!("drowse: the command was killed after {} s (--timeout)", wait.as_secs());
+                Ok(Exit::TIMED_OUT)
+            }
+            Ok(ended) => {
+                Ok(exit_of(&ExecResult { exit_code: Some(ended.exit_code), ..ExecResult::default() }))
+            }
+            Err(failure) => Err(not_run(failure, &args.name, context).await),
+        };
+    }
     let answer = match context.client.answer("execCommand", &request, wait).await {
         Ok(answer) => answer,
-        Err(failure) => {
-            let exit = match failure.code() {
-                Some(Code::CommandNotFound) => Exit::NO_PROGRAM,
-                _ => Exit::NOT_RUN,
-            };
-            return Err(super::nearest::named(failure, &args.name, &context.client).await.exit(exit));
-        }
+        Err(failure) => return Err(not_run(failure, &args.name, context).await),
     };
     let result: ExecResult = answer.read().map_err(|failure| failure.exit(Exit::NOT_RUN))?;
     let exit = exit_of(&result);
@@ -131,7 +140,15 @@ pub(super) async fn run(args: Args, context: &Context) -> Outcome<Exit> {
     Ok(exit)
 }
 
-fn decoded(text: &str) -> Outcome<Vec<u8>> {
+async fn not_run(failure: Failure, name: &SpaceRef, context: &Context) -> Failure {
+    let exit = match failure.code() {
+        Some(Code::CommandNotFound) => Exit::NO_PROGRAM,
+        _ => Exit::NOT_RUN,
+    };
+    super::nearest::named(failure, name, &context.client).await.exit(exit)
+}
+
+pub(super) fn decoded(text: &str) -> Outcome<Vec<u8>> {
     BASE64
         .decode(text)
         .map_err(|error| Failure::new(format!("the output came damaged: {error}")).exit(Exit::NOT_RUN))

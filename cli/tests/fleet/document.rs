@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use drowse_shared::api::{document, verbs::Verb};
+use drowse_shared::api::{document, exec::EVENTS, verbs::Verb};
 use serde_json::{Value, json};
 
 use crate::{
@@ -32,7 +32,9 @@ impl Judge {
         if let Some(reference) = answer["$ref"].as_str() {
             answer = self.document.pointer(reference.trim_start_matches('#')).expect("checked elsewhere");
         }
-        let schema = &answer["content"]["application/json"]["schema"];
+        let content = &answer["content"];
+        let events = &content[EVENTS]["schema"];
+        let schema = if events.is_null() { &content["application/json"]["schema"] } else { events };
         if let Err(why) = schema::check(&self.document, schema, body) {
             panic!("{verb_word} answered {status} {body}: {why}");
         }
@@ -57,7 +59,10 @@ impl Door {
         let answer = sent.await.expect("an answer");
         let status = answer.status().as_u16();
         let text = answer.text().await.expect("a whole answer");
-        (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}: {text}")))
+        // Of a stream of events the last one tells the most.
+        let last = text.lines().last().unwrap_or_default();
+        let text = if serde_json::from_str::<Value>(&text).is_ok() { &text } else { last };
+        (status, serde_json::from_str(text).unwrap_or_else(|error| panic!("{path}: {error}: {text}")))
     }
 }
 

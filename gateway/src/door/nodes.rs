@@ -7,7 +7,7 @@ use axum::{
     extract::{Request, State},
 };
 use drowse_shared::api::{
-    Error, JSON_BODY_BYTES_MAX,
+    Code, Error, JSON_BODY_BYTES_MAX,
     nodes::{CheckIn, CheckedIn, ListNodes, NodeList, NodeReadmitted, NodeRemoved, OneNode, ReadmitNode},
     parse,
 };
@@ -15,6 +15,7 @@ use drowse_shared::api::{
 use super::body;
 use crate::{
     fleet::{Written, readmit as back, torn_down},
+    forward::sign::answers,
     service::Gateway,
 };
 
@@ -48,6 +49,18 @@ pub(super) async fn remove(
 ) -> Result<Json<NodeRemoved>, Error> {
     let bytes = body::read(request.into_body(), JSON_BODY_BYTES_MAX).await?;
     let wish: OneNode = parse(&bytes)?;
+    // One that does not check in may serve all the same, and others would be given its names.
+    if let Some(peer) = gateway.nodes.fleet.called(&wish.node_id)
+        && answers(&gateway.nodes.peers, &peer).await
+    {
+        return Err(Error::new(
+            Code::NodeLive,
+            format!(
+                "node {} answers at {}; stop its daemon, or cut it off, before it is removed",
+                peer.id, peer.endpoint
+            ),
+        ));
+    }
     let (removed, ledger) = gateway.nodes.fleet.remove(wish.node_id).await?;
     if let Some(ledger) = ledger {
         gateway.finder.forget_node(&ledger);

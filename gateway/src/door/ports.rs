@@ -82,7 +82,7 @@ async fn serve(
 ) -> Result<Response, Error> {
     let near = hyper::upgrade::on(&mut request);
     let (parts, stream) = request.into_parts();
-    let asked = Asked::new(parts, RequestId::mint(&gateway.env), port);
+    let asked = Asked::new(parts, RequestId::mint(&gateway.env), space.clone(), port);
     if !stream.is_end_stream() {
         // A body is sent once, so it goes where the space certainly is.
         let (peer, hit) = match confirmed(gateway, space).await {

@@ -32,6 +32,7 @@ use crate::{
     forward::{
         Belief,
         http::{Forwarded, Head, cut, forward, unreachable},
+        tunnel::Near,
     },
     service::Gateway,
 };
@@ -79,6 +80,20 @@ pub(super) async fn use_space(
     send(&gateway, &head, load).await
 }
 
+/// Attaches to a terminal or a command: the node answers, and what comes after is a tunnel.
+pub(super) async fn attach(
+    State(gateway): State<Arc<Gateway>>,
+    Extension(request_id): Extension<RequestId>,
+    mut request: Request,
+) -> Result<Response, Error> {
+    let near = Near::of(&mut request, &gateway.env, &gateway.shutdown);
+    let (parts, _) = request.into_parts();
+    let space = streamed_space(&parts)?.ok_or_else(|| {
+        Error::new(Code::InvalidRequest, "space: attach names its space: ?space=… or the header Drowse-Space")
+    })?;
+    send(&gateway, &Head::new(parts, request_id, space).upgrading(near), Load::Kept(Bytes::new())).await
+}
+
 async fn load(room: &Room, body: Body) -> Result<Load, Error> {
     match http_body::Body::size_hint(&body).exact() {
         Some(length) if length <= KEPT_BYTES_MAX => {
@@ -91,7 +106,7 @@ async fn load(room: &Room, body: Body) -> Result<Load, Error> {
 
 /// The space of a streaming request: in the query, or in the header.
 fn streamed_space(parts: &Parts) -> Result<Option<SpaceRef>, Error> {
-    if !matches!(parts.uri.path(), "/readFile" | "/writeFile") {
+    if !matches!(parts.uri.path(), "/readFile" | "/writeFile" | "/attach") {
         return Ok(None);
     }
     // Without a query the body is JSON and names the space, as the node reads it.

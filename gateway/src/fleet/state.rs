@@ -125,7 +125,7 @@ impl State {
         self.kept.roster.as_ref().and_then(|roster| roster.get(ledger))
     }
 
-    fn called(&self, id: &NodeId) -> Option<&Member> {
+    pub(super) fn called(&self, id: &NodeId) -> Option<&Member> {
         self.kept.roster.as_ref().and_then(|roster| roster.called(id))
     }
 

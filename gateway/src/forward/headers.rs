@@ -5,7 +5,7 @@ use drowse_shared::{
         CREATE, CREDENTIAL, EXPECT, Expect, FORWARDED, INTERNAL, PORT, REQUEST_ID, SPACE, strip_ours,
     },
     http::hop,
-    id::{RequestId, SpaceId, Ticket},
+    id::{RequestId, Ticket},
     name::SpaceRef,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -72,7 +72,7 @@ pub(super) fn ported(
     peer: Option<&str>,
     bearer: HeaderValue,
     request_id: &RequestId,
-    hit: (SpaceId, Expect),
+    found: (&SpaceRef, Expect),
     port: u16,
 ) {
     let upgrade = hop::upgrade(headers);
@@ -84,10 +84,9 @@ pub(super) fn ported(
     headers.insert(CREDENTIAL, bearer);
     headers.insert(FORWARDED, HeaderValue::from_static("1"));
     headers.insert(PORT, HeaderValue::from(port));
-    let (id, expect) = hit;
-    for (name, text) in
-        [(REQUEST_ID, request_id.to_string()), (SPACE, id.to_string()), (EXPECT, expect.to_string())]
-    {
+    let (space, expect) = found;
+    let space = utf8_percent_encode(&space.to_string(), PLAIN).to_string();
+    for (name, text) in [(REQUEST_ID, request_id.to_string()), (SPACE, space), (EXPECT, expect.to_string())] {
         if let Ok(value) = HeaderValue::from_str(&text) {
             headers.insert(name, value);
         }

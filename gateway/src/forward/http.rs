@@ -14,7 +14,7 @@ use axum::{
 };
 use bytes::Bytes;
 use drowse_shared::{
-    api::{Code, Error, nodes::Report},
+    api::{Code, Error},
     http::{
         Peer as Caller,
         deadline::{self, Keeper},
@@ -30,7 +30,6 @@ use http::{Request, StatusCode, request::Parts};
 use http_body::{Frame, SizeHint};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
-use serde::de::IgnoredAny;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Sleep, sleep},
@@ -39,6 +38,8 @@ use tokio::{
 use super::{
     headers::{self, Belief},
     peer::{Failure, Peers},
+    sign::{Signs, lost},
+    tunnel::{Near, Tunnel},
 };
 use crate::fleet::{Fleet, Peer};
 
@@ -46,12 +47,6 @@ use crate::fleet::{Fleet, Peer};
 const CAPTURED_BYTES_MAX: usize = 4 << 20;
 /// Longest pause inside an answer.
 const PAUSE: Duration = Duration::from_secs(60);
-/// How often a node that keeps a request waiting is checked to be there at all.
-const WATCH: Duration = Duration::from_secs(2);
-/// Longest wait for a sign of life.
-const SIGN: Duration = Duration::from_secs(2);
-/// Largest sign of life.
-const SIGN_BYTES_MAX: usize = 16 << 20;
 
 /// What a caller asked, so that it can be sent on more than once.
 #[derive(Clone)]
@@ -66,6 +61,8 @@ pub(crate) struct Head {
     pub(crate) space: SpaceRef,
     /// How much longer its answer may take for what it asks.
     asked: Duration,
+    /// The caller's side of a tunnel, if the node may change the protocol.
+    near: Option<Near>,
     pace: Pace,
 }
 
@@ -79,6 +76,7 @@ impl Head {
             caller: parts.extensions.remove::<Caller>(),
             pace: parts.extensions.remove::<Pace>().unwrap_or_default(),
             asked: Duration::ZERO,
+            near: None,
             request_id,
             space,
         }
@@ -87,6 +85,11 @@ impl Head {
     /// Its answer may take so much longer, for what it asks.
     pub(crate) fn asking(self, asked: Duration) -> Self {
         Self { asked, ..self }
+    }
+
+    /// The node may change the protocol, if the caller asks for that: then this side is joined with the node's.
+    pub(crate) fn upgrading(self, near: Near) -> Self {
+        Self { near: Some(near), ..self }
     }
 
     /// How long a node may take nothing of the request and answer nothing.
@@ -103,8 +106,12 @@ impl Head {
         body: Body,
     ) -> Result<Request<Body>, Failure> {
         let mut headers = self.headers.clone();
+        let upgrade = self.near.as_ref().and_then(|_| hop::upgrade(&headers));
         let caller = self.caller.as_ref().map(|caller| caller.0.as_str());
         headers::forwarded(&mut headers, caller, peers.bearer(), &self.request_id, &self.space, belief);
+        if let Some(to) = upgrade {
+            hop::set_upgrade(&mut headers, to);
+        }
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = format!("{}{}", peer.endpoint, self.target)
@@ -144,7 +151,7 @@ pub(crate) async fn forward(
     let sent = select_biased! {
         sent = sent => sent,
         () = head.pace.quiet(limit) => Err(Failure::Cut(format!("no answer within {limit:?}"))),
-        () = lost(nodes.clone(), peer.clone()) => Err(Failure::Cut("it stopped answering".to_owned())),
+        () = lost(nodes, peer) => Err(Failure::Cut("it stopped answering, or was removed".to_owned())),
     };
     let response = match sent {
         Ok(response) => response,
@@ -159,7 +166,14 @@ pub(crate) async fn forward(
         StatusCode::MISDIRECTED_REQUEST => Forwarded::NotMine,
         // The caller's credential was good; this one is ours.
         StatusCode::UNAUTHORIZED => Forwarded::Unreached("it refuses this gateway's token".to_owned()),
-        _ => {
+        status => {
+            if let Some(near) = &head.near
+                && status == StatusCode::SWITCHING_PROTOCOLS
+            {
+                let (response, tunnel) = Tunnel::of(response, watch(nodes, peer), place);
+                near.join(tunnel);
+                return Forwarded::Answer(response);
+            }
             let (mut parts, body) = response.into_parts();
             hop::strip(&mut parts.headers);
             let patience = nodes.answer_timeout.min(PAUSE);
@@ -186,27 +200,16 @@ pub(crate) struct Nodes {
     pub(crate) answer_timeout: Duration,
     /// Requests that may be at nodes, until the last of their answers.
     pub(crate) places: Arc<Semaphore>,
-}
-
-/// Resolves when a node that is down gives no sign of life either: a machine that vanished never closes a connection.
-async fn lost(nodes: Nodes, peer: Peer) {
-    let mut missed = 0;
-    while missed < 2 {
-        tokio::time::sleep(WATCH).await;
-        if nodes.fleet.is_live(&peer.ledger) {
-            missed = 0;
-            continue;
-        }
-        let report = Report::default();
-        let sign =
-            nodes.peers.call::<_, IgnoredAny>(&peer.endpoint, "report", &report, SIGN, SIGN_BYTES_MAX).await;
-        missed = if matches!(sign, Err(Failure::Unreached(_) | Failure::Cut(_))) { missed + 1 } else { 0 };
-    }
+    /// Requests and tunnels that may be at apps: strangers fill these, and never those.
+    pub(crate) app_places: Arc<Semaphore>,
+    /// Signs of life.
+    pub(crate) signs: Signs,
 }
 
 /// Ends when the node is lost.
 pub(super) fn watch(nodes: &Nodes, peer: &Peer) -> BoxFuture<'static, ()> {
-    Box::pin(lost(nodes.clone(), peer.clone()))
+    let (nodes, peer) = (nodes.clone(), peer.clone());
+    Box::pin(async move { lost(&nodes, &peer).await })
 }
 
 /// An answer's body, cut when its node is lost or says nothing for too long.

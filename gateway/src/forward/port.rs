@@ -8,21 +8,21 @@ use drowse_shared::{
         Error,
         headers::{ANSWER, Expect},
     },
-    http::{Peer as Caller, hop, tunnel},
-    id::{RequestId, SpaceId},
-    seams::{BoxFuture, Env},
+    http::{Peer as Caller, hop},
+    id::RequestId,
+    name::SpaceRef,
     select_biased,
-    shutdown::Shutdown,
 };
 use http::{Request, StatusCode, request::Parts};
 use http_body_util::{BodyExt as _, Limited};
-use hyper::{body::Incoming, upgrade::OnUpgrade};
+use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     headers,
     http::{Nodes, Watched, watch},
     peer::{Failure, Peers},
+    tunnel::Tunnel,
 };
 use crate::{find::cache::Hit, fleet::Peer};
 
@@ -38,6 +38,8 @@ pub(crate) struct Asked {
     headers: http::HeaderMap,
     caller: Option<Caller>,
     request_id: RequestId,
+    /// The space as the host names it: a node that gave the name up notices.
+    space: SpaceRef,
     port: u16,
 }
 
@@ -59,35 +61,16 @@ pub(crate) enum Came {
     Busy,
 }
 
-/// The far side of a tunnel.
-pub(crate) struct Tunnel {
-    far: OnUpgrade,
-    lost: BoxFuture<'static, ()>,
-    place: OwnedSemaphorePermit,
-}
-
-impl Tunnel {
-    /// Joins it with the caller's side until either ends or the node is lost.
-    pub(crate) fn open(self, env: &Env, shutdown: &Shutdown, near: OnUpgrade) {
-        let Self { far, lost, place } = self;
-        // It keeps its place among what is at nodes until it ends.
-        let lost = async move {
-            let _place = place;
-            lost.await;
-        };
-        tunnel::open(env, shutdown, near, far, lost);
-    }
-}
-
 impl Asked {
     /// Takes what is needed of a request.
-    pub(crate) fn new(mut parts: Parts, request_id: RequestId, port: u16) -> Self {
+    pub(crate) fn new(mut parts: Parts, request_id: RequestId, space: SpaceRef, port: u16) -> Self {
         Self {
             target: parts.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned(),
             method: parts.method,
             headers: parts.headers,
             caller: parts.extensions.remove::<Caller>(),
             request_id,
+            space,
             port,
         }
     }
@@ -101,7 +84,7 @@ impl Asked {
         let mut headers = self.headers.clone();
         let caller = self.caller.as_ref().map(|caller| caller.0.as_str());
         let expect = Expect { id: Some(hit.id), epoch: Some(hit.epoch) };
-        let found: (SpaceId, Expect) = (hit.id, expect);
+        let found = (&self.space, expect);
         headers::ported(&mut headers, caller, peers.bearer(), &self.request_id, found, self.port);
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
@@ -114,7 +97,7 @@ impl Asked {
 
     /// Sends it to the node that holds the space.
     pub(crate) async fn send(&self, nodes: &Nodes, peer: &Peer, hit: &Hit, body: Body) -> Came {
-        let Ok(place) = nodes.places.clone().try_acquire_owned() else { return Came::Busy };
+        let Ok(place) = nodes.app_places.clone().try_acquire_owned() else { return Came::Busy };
         let sent = async { nodes.peers.send(self.request(peer, &nodes.peers, hit, body)?).await };
         let sent = select_biased! {
             sent = sent => sent,
@@ -136,24 +119,16 @@ impl Asked {
         peer: &Peer,
         place: OwnedSemaphorePermit,
     ) -> Came {
-        let granted = hop::upgrade(response.headers());
-        let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        let far = switches.then(|| hyper::upgrade::on(&mut response));
-        let (mut parts, body) = response.into_parts();
-        hop::strip_for_streams(&mut parts.headers);
         let lost = watch(nodes, peer);
-        match (far, granted) {
-            (None, _) => {
-                let body = Watched::of_an_app(body, lost, place);
-                Came::Answer(Response::from_parts(parts, Body::new(body)))
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            if !self.upgrades() {
+                return Came::Cut("the app changed the protocol without being asked".to_owned());
             }
-            (Some(far), Some(to)) if self.upgrades() => {
-                hop::set_upgrade(&mut parts.headers, to);
-                let response = Response::from_parts(parts, Body::empty());
-                Came::Tunnel(response, Tunnel { far, lost, place })
-            }
-            (Some(_), _) => Came::Cut("the app changed the protocol without being asked".to_owned()),
+            let (response, tunnel) = Tunnel::of(response, lost, place);
+            return Came::Tunnel(response, tunnel);
         }
+        hop::strip_for_streams(response.headers_mut());
+        Came::Answer(response.map(|body| Body::new(Watched::of_an_app(body, lost, place))))
     }
 }
 

@@ -1,32 +1,39 @@
-use std::{borrow::Cow, convert::Infallible, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use axum::body::Body;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use drowse_shared::{
-    api::exec::{ExecCommand, OUTPUT_BYTES_MAX, TIMEOUT_SECONDS},
+    api::{
+        attach::Size,
+        exec::{ExecCommand, OUTPUT_BYTES_MAX, TIMEOUT_SECONDS},
+    },
     id::SpaceId,
     seams::Env,
 };
 use http::{HeaderValue, header};
-use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{
-    ANSWER_BYTES_MAX, Error, dial, envelope::Envelopes, envelope::wrap, identify, refused, request, whole,
-};
+use super::{ANSWER_BYTES_MAX, Error, dial, envelope::wrap, identify, refused, request, whole};
 use crate::executor::Executor;
+
+pub use running::{Channel, Ended, Running, Said};
+pub use typist::Typist;
+
+/// A command that runs.
+mod running;
+/// What is typed into a command.
+mod typist;
 
 const START: &str = "/process.Process/Start";
 const SEND_INPUT: &str = "/process.Process/SendInput";
 const CLOSE_STDIN: &str = "/process.Process/CloseStdin";
 const CONNECT: &str = "/process.Process/Connect";
 const SEND_SIGNAL: &str = "/process.Process/SendSignal";
+const UPDATE: &str = "/process.Process/Update";
 /// Seconds after which a quiet stream says that it is there.
 const KEEPALIVE: &str = "keepalive-ping-interval";
-/// Bytes of stdin in one message.
-const STDIN_PIECE_BYTES: usize = 64 << 10;
 /// How long the agent may take to kill a tree whose time is up, before nobody waits any more.
 pub const KILL: Duration = Duration::from_secs(15);
 
@@ -36,7 +43,6 @@ pub struct Command {
     user: Option<String>,
     stdin: Option<Bytes>,
     timeout: Option<Duration>,
-    detach: bool,
     /// Whether it goes on when this connection ends; its tag finds it again.
     stays: bool,
 }
@@ -75,9 +81,40 @@ impl Command {
             user: wish.user.clone(),
             stdin,
             timeout: seconds.map(Duration::from_secs),
-            detach: wish.detach,
             stays,
         })
+    }
+}
+
+/// A terminal as it is to be opened.
+pub struct Terminal<'a> {
+    /// For `/bin/bash -c`; a login shell when absent.
+    pub command: Option<&'a str>,
+    /// Lines and columns.
+    pub size: Size,
+    /// Who runs it.
+    pub user: Option<&'a str>,
+    /// Working directory.
+    pub cwd: Option<&'a str>,
+    /// Finds it again; without one it ends with its client.
+    pub tag: Option<&'a str>,
+}
+
+impl From<Terminal<'_>> for Command {
+    fn from(wish: Terminal<'_>) -> Self {
+        let arguments = wish.command.map_or_else(|| vec!["-il"], |line| vec!["-c", line]);
+        let message = json!({
+            "process": { "cmd": "/bin/bash", "args": arguments, "cwd": wish.cwd },
+            "pty": { "size": { "rows": wish.size.rows, "cols": wish.size.cols } },
+            "tag": wish.tag,
+        });
+        Self {
+            message: wrap(message.to_string().as_bytes()),
+            user: wish.user.map(str::to_owned),
+            stdin: None,
+            timeout: None,
+            stays: wish.tag.is_some(),
+        }
     }
 }
 
@@ -125,53 +162,6 @@ impl Kept {
     }
 }
 
-#[derive(Deserialize)]
-struct Message<'a> {
-    #[serde(borrow)]
-    event: Event<'a>,
-}
-
-#[derive(Deserialize)]
-struct Event<'a> {
-    #[serde(default)]
-    start: Option<Start>,
-    #[serde(borrow, default)]
-    data: Option<Data<'a>>,
-    #[serde(default)]
-    end: Option<End>,
-}
-
-#[derive(Deserialize)]
-struct Start {
-    pid: u32,
-}
-
-#[derive(Deserialize)]
-struct Data<'a> {
-    #[serde(borrow, default)]
-    stdout: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    stderr: Option<Cow<'a, str>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct End {
-    #[serde(default)]
-    exit_code: i32,
-    #[serde(default)]
-    status: String,
-    /// How much it wrote in all, if the agent says so.
-    #[serde(default)]
-    output_bytes: Option<Written>,
-}
-
-#[derive(Deserialize)]
-struct Written {
-    stdout: u64,
-    stderr: u64,
-}
-
 /// Where a command runs.
 #[derive(Clone)]
 pub struct Place {
@@ -192,18 +182,11 @@ impl Place {
     }
 }
 
-/// Runs a command to its end, or, detached, to its start. Dropping the future kills what is not detached.
-///
-/// `started` is told the pid, `alive` that something came out.
+/// Starts a command. Dropping what it answers kills the command, unless it stays.
 ///
 /// # Errors
-/// Why it could not be run, or that the agent went silent.
-pub async fn run(
-    place: &Place,
-    command: Command,
-    started: impl FnOnce(u32),
-    alive: impl Fn(),
-) -> Result<Outcome, Error> {
+/// Why it could not be started, or that the agent went silent.
+pub async fn begin(place: &Place, command: Command) -> Result<Running, Error> {
     let line = dial(place).await?;
     let mut request = request("POST", START.to_owned(), Body::from(command.message))?;
     identify(&mut request, command.user.as_deref());
@@ -218,38 +201,9 @@ pub async fn run(
         headers.insert("drowse-timeout-ms", HeaderValue::from(ms));
     }
     let began = Instant::now();
-    let reply = line.send(request).await?;
-    let mut events = Envelopes::new(reply.response.into_body(), place.patience);
-    let mut outcome = Outcome { pid: start(&mut events, place.patience).await?, ..Outcome::default() };
-    started(outcome.pid);
-    if command.detach {
-        if let Some(stdin) = command.stdin {
-            let (place, pid) = (place.clone(), outcome.pid);
-            place.env.clone().spawn("stdin", async move { feed(&place, pid, stdin).await });
-        }
-        outcome.took = began.elapsed();
-        return Ok(outcome);
-    }
-    let pid = outcome.pid;
-    let ends = read(&mut events, &mut outcome, &alive);
-    let feeding = async {
-        if let Some(stdin) = command.stdin {
-            feed(place, pid, stdin).await;
-        }
-        std::future::pending::<Infallible>().await
-    };
-    let limit = command.timeout.unwrap_or(Duration::from_secs(TIMEOUT_SECONDS)) + KILL;
-    tokio::time::timeout(limit, async {
-        drowse_shared::select_biased! {
-            ended = ends => ended,
-            never = feeding => match never {},
-        }
-    })
-    .await
-    .map_err(|_| Error::Late { what: "end the command", after: limit })??;
-    outcome.took = began.elapsed();
-    drop(reply.cut);
-    Ok(outcome)
+    let running = Running::of(line.send(request).await?, place).await?;
+    let limit = command.timeout.map(|timeout| timeout + KILL);
+    Ok(running.since(began).within(limit).fed(command.stdin))
 }
 
 /// Waits for a command that was started before, found by its tag, until it ends or `limit` has passed; a detached one only
@@ -265,23 +219,30 @@ pub async fn join(
     started: impl FnOnce(u32),
     alive: impl Fn(),
 ) -> Result<Outcome, Error> {
+    let running = connect(place, json!({ "tag": tag }), false).await?;
+    started(running.pid);
+    if detached {
+        return Ok(Outcome { pid: running.pid, ..Outcome::default() });
+    }
+    running.within(Some(limit)).to_end(place, &alive).await
+}
+
+/// Joins a command that was started before; `replay` asks for what is kept of its output. Dropping what it answers leaves the command as it is.
+///
+/// # Errors
+/// Why it could not be found, or that the agent went silent.
+pub async fn connect(place: &Place, which: serde_json::Value, replay: bool) -> Result<Running, Error> {
     let line = dial(place).await?;
-    let message = wrap(json!({ "process": { "tag": tag } }).to_string().as_bytes());
+    let message = wrap(json!({ "process": which }).to_string().as_bytes());
     let mut request = request("POST", CONNECT.to_owned(), Body::from(message))?;
     let json = HeaderValue::from_static("application/connect+json");
-    request.headers_mut().insert(header::CONTENT_TYPE, json);
-    request.headers_mut().insert(KEEPALIVE, place.keepalive());
-    let reply = line.send(request).await?;
-    let mut events = Envelopes::new(reply.response.into_body(), place.patience);
-    let mut outcome = Outcome { pid: start(&mut events, place.patience).await?, ..Outcome::default() };
-    started(outcome.pid);
-    if !detached {
-        tokio::time::timeout(limit, read(&mut events, &mut outcome, &alive))
-            .await
-            .map_err(|_| Error::Late { what: "end the command", after: limit })??;
+    let headers = request.headers_mut();
+    headers.insert(header::CONTENT_TYPE, json);
+    headers.insert(KEEPALIVE, place.keepalive());
+    if replay {
+        headers.insert("drowse-replay", HeaderValue::from_static("1"));
     }
-    drop(reply.cut);
-    Ok(outcome)
+    Running::of(line.send(request).await?, place).await
 }
 
 /// Kills a command that was started with a tag, and everything it started.
@@ -299,62 +260,4 @@ pub async fn kill(place: &Place, tag: &str) -> Result<(), Error> {
     let status = response.status();
     let body = whole(response.into_body(), ANSWER_BYTES_MAX, place.patience).await?;
     if status.is_success() { Ok(()) } else { Err(refused(status, &body)) }
-}
-
-/// The first event is the start.
-async fn start(events: &mut Envelopes, patience: Duration) -> Result<u32, Error> {
-    let message = tokio::time::timeout(patience, events.next())
-        .await
-        .map_err(|_| Error::Late { what: "start the command", after: patience })??
-        .ok_or_else(|| Error::Nonsense("a stream without a start".to_owned()))?;
-    let message: Message<'_> = serde_json::from_slice(&message).map_err(nonsense)?;
-    message
-        .event
-        .start
-        .map(|start| start.pid)
-        .ok_or_else(|| Error::Nonsense("the first event is no start".to_owned()))
-}
-
-async fn read(events: &mut Envelopes, outcome: &mut Outcome, alive: &impl Fn()) -> Result<(), Error> {
-    while let Some(message) = events.next().await? {
-        let message: Message<'_> = serde_json::from_slice(&message).map_err(nonsense)?;
-        if let Some(data) = message.event.data {
-            alive();
-            data.stdout.map_or(Ok(()), |text| outcome.stdout.add(&text))?;
-            data.stderr.map_or(Ok(()), |text| outcome.stderr.add(&text))?;
-        }
-        if let Some(end) = message.event.end {
-            outcome.exit_code = Some(end.exit_code);
-            outcome.timed_out = end.status == "timeout";
-            if let Some(Written { stdout, stderr }) = end.output_bytes {
-                outcome.stdout.of(stdout);
-                outcome.stderr.of(stderr);
-            }
-            return Ok(());
-        }
-    }
-    Err(Error::Nonsense("the command's stream ended before the command".to_owned()))
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the shape `map_err` takes")]
-fn nonsense(error: serde_json::Error) -> Error {
-    Error::Nonsense(error.to_string())
-}
-
-/// Writes stdin piece by piece, then closes it. A command that does not read it, or has ended, is no error.
-async fn feed(place: &Place, pid: u32, mut stdin: Bytes) {
-    let fed = async {
-        let mut line = dial(place).await?;
-        let process = json!({ "pid": pid });
-        while !stdin.is_empty() {
-            let piece = stdin.split_to(stdin.len().min(STDIN_PIECE_BYTES));
-            let message = json!({ "process": process, "input": { "stdin": STANDARD.encode(&piece) } });
-            let _: serde_json::Value = line.call(SEND_INPUT, None, &message).await?;
-        }
-        let _: serde_json::Value = line.call(CLOSE_STDIN, None, &json!({ "process": process })).await?;
-        Ok::<(), Error>(())
-    };
-    if let Err(error) = fed.await {
-        tracing::debug!(%error, pid, "a command did not take its whole stdin");
-    }
 }

@@ -73,7 +73,7 @@ async fn serve(node: &Arc<Node>, mut request: Request, port: &HeaderValue) -> Re
     }
     let shown = format!("request for port {port}");
     let guard = node.live.run(space.id, shown, node.env.clock.wall());
-    let io = TokioIo::new(Awake::new(io, node.clone(), space.id));
+    let io = TokioIo::new(Awake::new(io, node.clone(), &space));
     let (mut app, connection) = http1::handshake::<_, Body>(io).await.map_err(|error| broke(port, &error))?;
     node.env.spawn("app", async move {
         if let Err(error) = connection.with_upgrades().await {

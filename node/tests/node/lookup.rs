@@ -1,6 +1,9 @@
 use std::time::Duration;
 
-use drowse_shared::api::{Code, spaces::Acquired};
+use drowse_shared::api::{
+    Code,
+    spaces::{Acquired, State},
+};
 use serde_json::{Value, json};
 
 use crate::harness::{Ground, Life, Reply, eventually};
@@ -105,6 +108,52 @@ async fn what_the_sender_expects_is_checked_before_the_body() {
         Result<bytes::Bytes, std::io::Error>,
     >());
     life.send(request.body(endless).expect("a request")).await.refused(&Code::NotMine);
+}
+
+#[tokio::test]
+async fn a_request_that_was_held_never_reaches_the_space_that_has_the_name_now() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    for (verb, rest) in [
+        ("destroySpace", ""),
+        ("stopSpace", ""),
+        ("updateMetadata", r#","metadata":{"late":"1"}"#),
+        ("execCommand", r#","command":"true""#),
+        ("execStream", r#","command":"true""#),
+        ("writeFile", r#","path":"late","content":"x""#),
+        ("acquireSpace", ""),
+    ] {
+        life.acquire("shop").await;
+        let meant = life.id("shop").await;
+        let (release, held) = tokio::sync::oneshot::channel::<()>();
+        let (judged, head) = tokio::sync::oneshot::channel::<()>();
+        let text = format!(r#"{{"name":"shop"{rest}}}"#);
+        let body = axum::body::Body::from_stream(futures_util::stream::once(async move {
+            judged.send(()).expect("somebody waits");
+            held.await.expect("released");
+            Ok::<_, std::io::Error>(bytes::Bytes::from(text))
+        }));
+        let request = life
+            .request(verb)
+            .header("drowse-space", "shop")
+            .header("drowse-expect", format!("existing;id={meant}"))
+            .body(body)
+            .expect("a request");
+        let late = async { life.send(request).await };
+        let meanwhile = async {
+            // Its body is read, so its head was judged before the name is another space's.
+            head.await.expect("it is read");
+            life.on("destroySpace", "shop").await.ok::<Value>();
+            life.acquire("shop").await;
+            release.send(()).expect("it waits");
+        };
+        let (answer, ()) = tokio::join!(late, meanwhile);
+        answer.refused(&Code::NotMine);
+        let now = life.get("shop").await;
+        assert_ne!(now.id, meant, "{verb}");
+        assert_eq!((now.state, now.metadata.len()), (State::Active, 0), "{verb} reached the new one");
+        life.on("destroySpace", "shop").await.ok::<Value>();
+    }
 }
 
 #[tokio::test]

@@ -87,6 +87,8 @@ codes! {
     IdempotencyKeyReused = "idempotency_key_reused", CONFLICT;
     /// A command with an idempotency key may have run, and what came of it is not known.
     ExecUnknown = "exec_unknown", CONFLICT;
+    /// No command with that pid runs in the space, and none that has ended is remembered.
+    ProcessNotFound = "process_not_found", NOT_FOUND;
     /// The node is still live, or checked in a moment ago.
     NodeLive = "node_live", CONFLICT;
     /// Another ledger is live under this node id.

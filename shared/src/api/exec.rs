@@ -6,6 +6,11 @@ use serde::{Deserialize, Serialize};
 use super::spaces::Resumed;
 use crate::name::SpaceRef;
 
+pub use events::{EVENTS, ExecEnded, ExecEvent, ExecStarted};
+
+/// What a stream of a command's output is made of.
+mod events;
+
 /// Seconds a command may take when the caller does not say.
 pub const TIMEOUT_SECONDS: u64 = 300;
 /// Longest a command may run, in seconds, unless it is detached.

@@ -1,6 +1,8 @@
 //! Every verb there is, and which door answers it. Routers, counters, the answer to a misspelt verb and the OpenAPI
 //! document all draw from this list; a verb that one of them forgot does not compile.
 
+use super::attach::ATTACH;
+
 /// Who answers a verb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doors {
@@ -77,6 +79,8 @@ verbs! {
     DestroySpace = "destroySpace", Both;
     /// Runs a command in a space and answers when it has ended.
     ExecCommand = "execCommand", Both;
+    /// Runs a command in a space and answers its output as it comes, however much it is.
+    ExecStream = "execStream", Both;
     /// Reads a file of a space: streamed as it is, or as JSON when it is small.
     ReadFile = "readFile", Both;
     /// Writes a file of a space: streamed, or from JSON when it is small.
@@ -126,7 +130,7 @@ impl Verb {
 }
 
 /// What is read with `GET`, by path.
-pub const PAGES: [&str; 3] = ["/healthz", "/metrics", OPENAPI];
+pub const PAGES: [&str; 4] = ["/healthz", "/metrics", OPENAPI, ATTACH];
 
 /// The path of the OpenAPI document.
 pub const OPENAPI: &str = "/openapi.json";

@@ -6,62 +6,49 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use drowse_shared::{
     id::SpaceId,
-    name::SpaceRef,
+    name::SpaceName,
     seams::{BoxFuture, BoxIo},
 };
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::Instant,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::VERB;
-use crate::{lifecycle::wake, node::Node};
-
-/// A use counts for so long: no space sleeps sooner by itself.
-const FRESH: Duration = Duration::from_millis(500);
+use crate::{lifecycle::usage::Usage, node::Node, space::Space};
 
 pub(super) struct Awake {
     io: BoxIo,
     node: Arc<Node>,
     id: SpaceId,
-    used: Instant,
-    /// How often the space had fallen asleep then.
-    slept: u64,
+    name: SpaceName,
+    usage: Usage,
     waking: Option<BoxFuture<'static, io::Result<()>>>,
 }
 
 impl Awake {
     /// Over a connection into a space that was just used.
-    pub(super) fn new(io: BoxIo, node: Arc<Node>, id: SpaceId) -> Self {
-        let slept = node.live.slept(id);
-        Self { io, node, id, used: Instant::now(), slept, waking: None }
-    }
-
-    fn is_fresh(&self) -> bool {
-        self.used.elapsed() < FRESH && self.node.live.slept(self.id) == self.slept
+    pub(super) fn new(io: BoxIo, node: Arc<Node>, space: &Space) -> Self {
+        let usage = Usage::now(&node, space.id);
+        Self { io, node, id: space.id, name: space.name.clone(), usage, waking: None }
     }
 
     /// Ready once the space is awake.
     fn poll_awake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.waking.is_none() && self.is_fresh() {
+        if self.waking.is_none() && self.usage.is_fresh(&self.node, self.id) {
             return Poll::Ready(Ok(()));
         }
         let (node, id) = (&self.node, self.id);
         let waking = self.waking.get_or_insert_with(|| {
-            let node = node.clone();
+            let (node, name) = (node.clone(), self.name.clone());
             Box::pin(async move {
-                wake::used(&node, &SpaceRef::Id(id), VERB).await.map(drop).map_err(io::Error::other)
+                Usage::again(&node, (id, &name), VERB).await.map(drop).map_err(io::Error::other)
             })
         });
         let woken = ready!(waking.as_mut().poll(cx));
         self.waking = None;
-        self.used = Instant::now();
-        self.slept = self.node.live.slept(self.id);
+        self.usage = Usage::now(&self.node, self.id);
         Poll::Ready(woken)
     }
 }
@@ -75,9 +62,9 @@ impl AsyncRead for Awake {
         let before = buf.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
         // Only who is awake sends.
-        if buf.filled().len() > before && self.used.elapsed() >= FRESH {
-            self.used = Instant::now();
-            self.node.live.use_again(self.id, self.node.env.clock.wall());
+        if buf.filled().len() > before {
+            let (node, id) = (self.node.clone(), self.id);
+            self.usage.heard(&node, id);
         }
         Poll::Ready(Ok(()))
     }

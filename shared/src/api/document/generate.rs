@@ -6,6 +6,8 @@ use serde_json::{Map, Value, json};
 use super::TEXT;
 use crate::api::{
     Code, Error,
+    attach::{ATTACH, AttachEvent, AttachOrder, AttachQuery},
+    exec::EVENTS,
     files::FileQuery,
     headers,
     health::Health,
@@ -118,7 +120,7 @@ fn operation(
     }
     let octets = json!({ "schema": { "type": "string", "format": "binary" } });
     let mut parameters = vec![json!({ "$ref": "#/components/parameters/RequestId" })];
-    if let Some(streams) = said.streams {
+    if let Some(streams) = said.streams.filter(|streams| *streams != Streams::Events) {
         for name in ["Space", "Path", "User", "SpaceHeader"] {
             parameters.push(json!({ "$ref": format!("#/components/parameters/{name}") }));
         }
@@ -129,7 +131,8 @@ fn operation(
     }
     let mut responses = Map::new();
     for (status, answer) in &said.answers {
-        let mut content = json!({ "application/json": { "schema": answer(answers) } });
+        let kind = if said.streams == Some(Streams::Events) { EVENTS } else { "application/json" };
+        let mut content = json!({ kind: { "schema": answer(answers) } });
         if said.streams == Some(Streams::Answer) {
             content["application/octet-stream"] = octets.clone();
         }
@@ -164,7 +167,7 @@ fn operation(
 }
 
 fn is_optional(said: &Described) -> bool {
-    (said.check)(b"").is_ok() || said.streams.is_some()
+    (said.check)(b"").is_ok() || matches!(said.streams, Some(Streams::Request | Streams::Answer))
 }
 
 fn description(verb: Verb, said: &Described) -> String {
@@ -179,6 +182,10 @@ fn description(verb: Verb, said: &Described) -> String {
             "With a query the answer is the file itself, of any size; without one it is JSON, for files up to {} bytes. ",
             verbs::JSON_FILE_BYTES_MAX
         ),
+        Some(Streams::Events) => "The answer is one JSON document a line: the first is `started`, the last \
+            `ended` or `failed`; a stream that ends otherwise was cut. Whoever leaves early kills the command, \
+            unless it is detached. "
+            .to_owned(),
     };
     if !verb.is_at(Door::Gateway) {
         says.push_str("Only nodes answer it; a client has no need of it. ");
@@ -282,8 +289,36 @@ fn page_of(page: &str, answers: &mut SchemaGenerator) -> Value {
             "operationId": "openapi", "summary": "This document.", "x-drowse-doors": ["gateway", "node"], "security": [],
             "responses": ok("application/json", json!({ "type": "object" }))
         }),
+        ATTACH => attach(answers),
         other => panic!("{other} is served and not described"),
     }
+}
+
+/// A websocket: its query, and what is said in its text messages.
+fn attach(answers: &mut SchemaGenerator) -> Value {
+    let query = answers.root_schema_for::<AttachQuery>().to_value();
+    let fields = query["properties"].as_object().into_iter().flatten();
+    let parameters: Vec<Value> = fields
+        .map(|(name, schema)| {
+            let mut schema = schema.clone();
+            let says = schema.as_object_mut().and_then(|schema| schema.remove("description"));
+            json!({ "name": name, "in": "query", "description": says, "schema": schema })
+        })
+        .collect();
+    let mut responses = json!({ "101": {
+        "description": "A websocket. Binary messages are bytes of the terminal or of the command, either way. Text messages \
+            are JSON: AttachOrder from the client, AttachEvent to it; the first is `started`, the last `ended` or `failed`.",
+        "x-drowse-text-messages": {
+            "from-client": answers.subschema_for::<AttachOrder>(), "to-client": answers.subschema_for::<AttachEvent>()
+        }
+    } });
+    for status in [400, 401, 404, 409, 503] {
+        responses[status.to_string()] = json!({ "$ref": format!("#/components/responses/{status}") });
+    }
+    json!({
+        "operationId": "attach", "summary": "A terminal in a space, or a command that runs there, over a websocket.",
+        "x-drowse-doors": ["gateway", "node"], "parameters": parameters, "responses": responses
+    })
 }
 
 fn rename(value: &mut Value, renamed: &[String]) {

@@ -43,11 +43,13 @@ pub(super) struct Described {
     pub(super) streams: Option<Streams>,
 }
 
-/// Which side of a streaming verb is raw octets.
+/// Which side of a streaming verb is raw octets, or events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Streams {
     Request,
     Answer,
+    /// Its answer is lines of JSON, whatever was asked.
+    Events,
 }
 
 fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
@@ -142,6 +144,10 @@ pub(super) fn described(which: Verb) -> Described {
                         "user": "user", "timeoutSeconds": 10, "outputEncoding": "base64" }),
             )
             .example("once", json!({ "name": "demo", "command": "echo paid", "idempotencyKey": "order-1" })),
+        Verb::ExecStream => verb::<exec::ExecCommand, exec::ExecEvent>()
+            .inside()
+            .streaming(Streams::Events)
+            .example("a line", json!({ "name": "demo", "command": "echo hello" })),
         Verb::WriteFile => {
             verb::<WriteFile, FilesWritten>().inside().large().streaming(Streams::Request).example(
                 "text",
