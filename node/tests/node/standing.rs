@@ -49,13 +49,13 @@ async fn a_check_in_that_makes_no_progress_is_named_with_its_gateway() {
     ground.gateways = vec![format!("http://{}", gateway.local_addr().expect("bound"))];
     let life = ground.start().await;
     let node = life.node.clone();
-    let looped = tokio::spawn(checkin::run(node.clone(), ground.gateways[0].clone()));
+    node.env.spawn("check-in", checkin::run(node.clone(), ground.gateways[0].clone()));
     eventually("it is watched", || async {
         let stalled = node.watchdog.stalled(Instant::now() + Duration::from_secs(60));
         stalled.iter().any(|loops| loops.what == "check-in" && loops.about == ground.gateways[0])
     })
     .await;
-    looped.abort();
+    life.shutdown.stop();
 }
 
 #[tokio::test]
