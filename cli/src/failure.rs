@@ -4,6 +4,9 @@ use drowse_shared::api::{Code, Error};
 
 use crate::output::plain;
 
+/// Most nodes whose removal is shown.
+const REMOVALS_MAX: usize = 3;
+
 /// The exit code of the whole command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Exit(pub(crate) u8);
@@ -136,17 +139,23 @@ fn next_step(error: &Error) -> Option<String> {
         .retry_after_seconds
         .filter(|_| !error.message.to_lowercase().contains("retry in"))
         .map(|seconds| format!("Retry in {seconds} s"));
-    let gone = match error.code {
+    let silent = match error.code {
         Code::NodeSilent | Code::NodeUnreachable if !error.message.contains("node rm") => nodes(error),
         _ => Vec::new(),
     };
-    let gone = (!gone.is_empty())
-        .then(|| format!("if {0} is gone for good: drowse node rm {0}", gone.join(" and ")));
-    match (retry, gone) {
-        (Some(retry), Some(gone)) => Some(format!("{retry}, or {gone}")),
-        (Some(retry), None) => Some(format!("{retry}.")),
-        (None, Some(gone)) => Some(format!("Or {gone}")),
-        (None, None) => match error.code {
+    match (retry, silent.as_slice()) {
+        (Some(retry), []) => Some(format!("{retry}.")),
+        // One that fell a moment ago is mostly back in another one: first comes a look, and removal last.
+        (retry, [node]) => Some(format!(
+            "{}, or look with: drowse node ls\nIf {node} is gone for good: drowse node rm {node}",
+            retry.unwrap_or_else(|| "Retry in a moment".to_owned())
+        )),
+        (retry, [_, _, ..]) => Some(format!(
+            "{}, or look with: drowse node ls\nIf one is gone for good: {}",
+            retry.unwrap_or_else(|| "Retry in a moment".to_owned()),
+            removals(&silent)
+        )),
+        (None, []) => match error.code {
             Code::Unauthenticated => Some(
                 "Give the fleet's token in DROWSE_TOKEN or DROWSE_TOKEN_FILE, or its directory with --state."
                     .to_owned(),
@@ -158,6 +167,16 @@ fn next_step(error: &Error) -> Option<String> {
             _ => None,
         },
     }
+}
+
+/// How each of several nodes is removed.
+fn removals(nodes: &[String]) -> String {
+    let mut commands: Vec<String> =
+        nodes.iter().take(REMOVALS_MAX).map(|node| format!("drowse node rm {node}")).collect();
+    if nodes.len() > REMOVALS_MAX {
+        commands.push("…".to_owned());
+    }
+    commands.join(", ")
 }
 
 /// The nodes an answer names in its details.
@@ -187,10 +206,30 @@ mod tests {
 
     #[test]
     fn the_next_step_is_named_once() {
-        let silent = Error::new(Code::NodeSilent, "node-2 has not answered for 42 s")
-            .with("nodes", serde_json::json!(["node-2"]));
+        let silent = |nodes: &[&str]| {
+            Error::new(Code::NodeSilent, "node-2 has not answered for 42 s").with("nodes", nodes.to_vec())
+        };
         let cases: Vec<(Error, Option<&str>)> = vec![
-            (silent, Some("Retry in 5 s, or if node-2 is gone for good: drowse node rm node-2")),
+            (
+                silent(&["node-2"]),
+                Some(
+                    "Retry in 5 s, or look with: drowse node ls\nIf node-2 is gone for good: drowse node rm node-2",
+                ),
+            ),
+            (
+                silent(&["a", "b"]),
+                Some(
+                    "Retry in 5 s, or look with: drowse node ls\n\
+                     If one is gone for good: drowse node rm a, drowse node rm b",
+                ),
+            ),
+            (
+                silent(&["a", "b", "c", "d"]),
+                Some(
+                    "Retry in 5 s, or look with: drowse node ls\n\
+                     If one is gone for good: drowse node rm a, drowse node rm b, drowse node rm c, …",
+                ),
+            ),
             (Error::new(Code::NoCapacity, "no node can take it"), Some("Retry in 5 s.")),
             (Error::new(Code::NoCapacity, "full. Retry in 9 s."), None),
             (Error::new(Code::WrongState, "it is frozen"), None),

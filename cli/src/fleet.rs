@@ -22,10 +22,11 @@ pub(crate) fn find(state: Option<&Utf8Path>) -> Outcome<Fleet> {
         return local(dir);
     }
     if let Some(endpoint) = variable("DROWSE_ENDPOINT")? {
+        let endpoint = origin(&endpoint)?;
         let value = variable("DROWSE_TOKEN")?;
         let file = variable("DROWSE_TOKEN_FILE")?.map(Utf8PathBuf::from);
         let token = Token::load(value.as_deref(), file.as_deref()).map_err(|e| Failure::new(chain(&e)))?;
-        return Ok(Fleet { endpoint: endpoint.trim_end_matches('/').to_owned(), token });
+        return Ok(Fleet { endpoint, token });
     }
     let dir = Utf8Path::new(DEFAULT_STATE);
     if dir.join("fleet.json").exists() {
@@ -35,6 +36,21 @@ pub(crate) fn find(state: Option<&Utf8Path>) -> Outcome<Fleet> {
         "Start one here with `drowse up`, name its directory with --state DIR,\n\
          or set DROWSE_ENDPOINT and DROWSE_TOKEN_FILE.",
     ))
+}
+
+/// What DROWSE_ENDPOINT says, without a trailing slash.
+fn origin(endpoint: &str) -> Outcome<String> {
+    let is_origin = |rest: &str| !rest.is_empty() && !rest.starts_with('/');
+    if ["http://", "https://"].iter().any(|scheme| endpoint.strip_prefix(scheme).is_some_and(is_origin)) {
+        return Ok(endpoint.trim_end_matches('/').to_owned());
+    }
+    let failure =
+        Failure::new(format!("DROWSE_ENDPOINT is {endpoint:?}; it begins with http:// or https://"));
+    Err(if endpoint.contains("://") || endpoint.starts_with('/') {
+        failure.hint("Write it as the gateway listens, for example http://127.0.0.1:4677.")
+    } else {
+        failure.hint(format!("If it is the gateway's address: DROWSE_ENDPOINT=http://{endpoint}"))
+    })
 }
 
 /// The fleet that `drowse up` keeps in `dir`.
@@ -74,4 +90,26 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_without_its_scheme_is_refused_naming_it() {
+        for (endpoint, found) in [
+            ("http://127.0.0.1:24677/", "http://127.0.0.1:24677"),
+            ("https://fleet.example", "https://fleet.example"),
+        ] {
+            assert_eq!(origin(endpoint).expect("an origin"), found);
+        }
+        for wrong in ["127.0.0.1:24677", "localhost:24677", "ftp://x", "http://", "http:///x", "/run/socket"]
+        {
+            let failure = origin(wrong).expect_err(wrong);
+            assert!(
+                failure.sentence().contains("DROWSE_ENDPOINT is") && failure.sentence().contains("http://")
+            );
+        }
+    }
 }

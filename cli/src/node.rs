@@ -34,9 +34,13 @@ pub(crate) enum Command {
     /// List the nodes of the fleet
     Ls,
     /// Give up a node that is gone for good; its spaces are gone with it unless it is readmitted
+    #[command(after_help = "Asks first on a terminal.")]
     Rm {
         /// The node
         node: NodeId,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
     },
     /// Take a removed node back, and choose where it and another node hold one name
     ///
@@ -58,7 +62,7 @@ pub(crate) enum Command {
 pub(crate) async fn run(command: Command, context: &Context) -> Outcome<Exit> {
     match command {
         Command::Ls => list(context).await,
-        Command::Rm { node } => remove(node, context).await,
+        Command::Rm { node, yes } => remove(node, yes, context).await,
         Command::Readmit { node, keep, keep_all } => {
             let mut chosen = BTreeMap::new();
             for (name, keeper) in keep {
@@ -128,7 +132,12 @@ fn table(nodes: &[Node], now: Timestamp) -> Table {
     table
 }
 
-async fn remove(node_id: NodeId, context: &Context) -> Outcome<Exit> {
+async fn remove(node_id: NodeId, yes: bool, context: &Context) -> Outcome<Exit> {
+    let question =
+        format!("Give up {node_id} for good? Its spaces are gone with it, and their names become free.");
+    if !yes && !output::confirmed(&question).await? {
+        return Err(Failure::new("nothing was changed"));
+    }
     let request = OneNode { node_id: node_id.clone() };
     let answer = context.client.answer("removeNode", &request, Duration::ZERO).await?;
     if context.json {

@@ -2,6 +2,8 @@
 
 use std::io::{IsTerminal, Write};
 
+use tokio::io::{AsyncBufReadExt, BufReader};
+
 use crate::failure::{Failure, Outcome};
 
 /// Rows under headings.
@@ -41,6 +43,21 @@ fn write(bytes: &[u8]) -> Outcome<bool> {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Failure::new(format!("standard output cannot be written: {error}"))),
     }
+}
+
+/// Asks a person. Where nobody can be asked, the command itself is the answer.
+pub(crate) async fn confirmed(question: &str) -> Outcome<bool> {
+    if !std::io::stdin().is_terminal() {
+        return Ok(true);
+    }
+    eprint!("{question} [y/N] ");
+    let _ = std::io::stderr().flush();
+    let mut line = String::new();
+    BufReader::new(tokio::io::stdin())
+        .read_line(&mut line)
+        .await
+        .map_err(|error| Failure::new(format!("standard input cannot be read: {error}")))?;
+    Ok(matches!(line.trim(), "y" | "Y" | "yes"))
 }
 
 /// Text that cannot move the cursor or change colours, whoever wrote it.

@@ -18,6 +18,8 @@ pub(crate) mod readmit;
 pub(crate) mod roster;
 /// What is known and heard, and what follows from it.
 mod state;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -368,16 +370,20 @@ impl Fleet {
         self.state().set_returning(ledger, returning);
     }
 
-    /// Puts a removed node back into the roster.
-    pub(crate) async fn readmit(&self, peer: &Peer) -> Result<(), Error> {
-        let _order = self.order.lock().await;
-        let next = self.state().readmission(peer)?;
-        self.keep(&next).await?;
-        self.state().install(next);
-        self.changed.notify_waiters();
-        self.announce.notify_one();
-        tracing::warn!(node = %peer.id, ledger = %peer.ledger, "readmitted");
-        Ok(())
+    /// Puts a removed node back into the roster. Runs to its end once begun: what is written is so in memory too.
+    pub(crate) async fn readmit(self: &Arc<Self>, peer: &Peer) -> Result<(), Error> {
+        let (fleet, peer) = (self.clone(), peer.clone());
+        let task = async move {
+            let _order = fleet.order.lock().await;
+            let next = fleet.state().readmission(&peer)?;
+            fleet.keep(&next).await?;
+            fleet.state().install(next);
+            fleet.changed.notify_waiters();
+            fleet.announce.notify_one();
+            tracing::warn!(node = %peer.id, ledger = %peer.ledger, "readmitted");
+            Ok(())
+        };
+        self.env.finish("readmit-node", task).await.unwrap_or_else(|| Err(torn_down()))
     }
 
     /// Nodes that must be shown the newest roster, or that were not heard yet.

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use drowse_shared::{
     api::nodes::{Build, CheckIn, CheckedIn, Roster, Standing, WIRE_VERSION},
     http::{HttpClient, client, why},
+    watchdog::Pulse,
 };
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
@@ -17,6 +18,8 @@ use crate::{door::error::chain, ledger, lifecycle::reconcile, node::Node, readin
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Largest answer of a gateway: a roster of some thousand nodes fits.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// Longest step of the loop.
+const STEP: Duration = Duration::from_secs(30);
 
 /// What this node says of itself; also the answer of `report`. The roster is named, and whole only if it is wanted.
 pub async fn check_in(node: &Node, whole: bool) -> CheckIn {
@@ -100,12 +103,13 @@ fn kept(what: &str, kept: Result<(), ledger::Error>) {
 pub async fn run(node: Arc<Node>, gateway: String) {
     let client = client::<Full<Bytes>>(&node.env, node.config.limits);
     let interval = node.config.check_in;
+    let pulse = node.watchdog.watch("check-in", STEP);
     let mut said = None;
     loop {
         let began = Instant::now();
         let outcome = drowse_shared::select_biased! {
             () = node.shutdown.stopping() => return,
-            outcome = once(&node, &client, &gateway) => outcome,
+            outcome = once(&node, &client, &gateway, &pulse) => outcome,
         };
         if said.as_ref() != Some(&outcome) {
             match &outcome {
@@ -117,6 +121,7 @@ pub async fn run(node: Arc<Node>, gateway: String) {
             said = Some(outcome);
         }
         let next = began + interval;
+        pulse.pauses(interval);
         drowse_shared::select_biased! {
             () = node.shutdown.stopping() => return,
             () = tokio::time::sleep_until(next) => {}
@@ -124,9 +129,16 @@ pub async fn run(node: Arc<Node>, gateway: String) {
     }
 }
 
-async fn once(node: &Arc<Node>, client: &HttpClient<Full<Bytes>>, gateway: &str) -> Result<Standing, String> {
+async fn once(
+    node: &Arc<Node>,
+    client: &HttpClient<Full<Bytes>>,
+    gateway: &str,
+    pulse: &Pulse,
+) -> Result<Standing, String> {
     let limit = ANSWER_MAX.min(node.config.check_in * 2).max(Duration::from_secs(1));
+    pulse.at("measuring this machine");
     let mut said = check_in(node, false).await;
+    pulse.about("telling a gateway", &gateway);
     let mut sent = Instant::now();
     let mut answer = send(node, client, gateway, &said, limit).await?;
     if answer.want_roster {
@@ -135,6 +147,7 @@ async fn once(node: &Arc<Node>, client: &HttpClient<Full<Bytes>>, gateway: &str)
         answer = send(node, client, gateway, &said, limit).await?;
     }
     let standing = answer.standing;
+    pulse.about("keeping the answer of a gateway", &gateway);
     take(node, answer, sent).await;
     Ok(standing)
 }

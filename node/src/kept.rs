@@ -12,7 +12,7 @@ use std::{
 
 use drowse_shared::{
     api::{Code, Error},
-    id::LedgerId,
+    id::{LedgerId, SpaceId},
     name::SpaceName,
 };
 use tokio::time::Instant;
@@ -51,7 +51,11 @@ pub trait Roll {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Kept(Mutex<BTreeMap<SpaceName, Name>>);
+pub struct Kept {
+    names: Mutex<BTreeMap<SpaceName, Name>>,
+    /// Held by whoever changes the rows, until memory says the same.
+    writing: tokio::sync::Mutex<()>,
+}
 
 impl Kept {
     /// What the ledger says.
@@ -61,16 +65,29 @@ impl Kept {
     pub async fn load(ledger: &Ledger) -> Result<Self, ledger::Error> {
         let since = Instant::now();
         let names = ledger.kept_names().await?.into_iter();
-        Ok(Self(Mutex::new(names.map(|(name, keeper)| (name, Name { keeper, since })).collect())))
+        let names = names.map(|(name, keeper)| (name, Name { keeper, since })).collect();
+        Ok(Self { names: Mutex::new(names), writing: tokio::sync::Mutex::default() })
     }
 
     fn names(&self) -> MutexGuard<'_, BTreeMap<SpaceName, Name>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a name from now on.
-    pub fn keep(&self, name: SpaceName, keeper: LedgerId) {
-        self.names().insert(name, Name { keeper, since: Instant::now() });
+    /// Gives a space another name, and keeps the one it had from now on. To be run to its end once begun.
+    ///
+    /// # Errors
+    /// When the ledger cannot be written.
+    pub async fn give_up(
+        &self,
+        ledger: &Ledger,
+        id: SpaceId,
+        (was, becomes): (&SpaceName, &SpaceName),
+        keeper: LedgerId,
+    ) -> Result<(), ledger::Error> {
+        let _writing = self.writing.lock().await;
+        ledger.set_aside(id, was, becomes, keeper).await?;
+        self.names().insert(was.clone(), Name { keeper, since: Instant::now() });
+        Ok(())
     }
 
     /// Why there is no "no" to give for this name, if there is none.
@@ -88,19 +105,19 @@ impl Kept {
         })
     }
 
-    /// Forgets what is kept no longer.
+    /// Forgets what is kept no longer. A name that is given up anew meanwhile stays, in memory and in the ledger.
     ///
     /// # Errors
     /// When the ledger cannot be written.
     pub async fn release(&self, ledger: &Ledger, roll: &impl Roll) -> Result<(), ledger::Error> {
         let over =
             |name: &Name| !name.is_kept(roll.member_since(&name.keeper), roll.interval(), Instant::now());
+        let _writing = self.writing.lock().await;
         let names: Vec<SpaceName> =
             self.names().iter().filter(|(_, kept)| over(kept)).map(|(name, _)| name.clone()).collect();
         for name in names {
             ledger.release_name(&name).await?;
-            // It may have been given up anew meanwhile.
-            self.names().retain(|other, kept| *other != name || !over(kept));
+            self.names().remove(&name);
         }
         Ok(())
     }
@@ -108,7 +125,54 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
+    use camino::Utf8Path;
+    use drowse_shared::seams::Env;
+    use rusqlite::Connection;
+    use tokio::time::advance;
+
     use super::*;
+    use crate::ledger::Database;
+
+    /// Nobody is back.
+    struct Nobody;
+
+    impl Roll for Nobody {
+        fn is_asked(&self) -> bool {
+            true
+        }
+
+        fn member_since(&self, _: &LedgerId) -> Option<Instant> {
+            None
+        }
+
+        fn interval(&self) -> Duration {
+            Duration::from_secs(5)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_given_up_again_while_it_is_released_is_kept_in_the_ledger_too() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let database = Database::Open(Connection::open_in_memory().expect("memory"));
+        let state = Utf8Path::from_path(dir.path()).expect("UTF-8");
+        let ledger = Ledger::open(&Env::real(), state, database).await.expect("opened");
+        let kept = Kept::load(&ledger).await.expect("read");
+        let (name, aside) = ("a".parse().expect("a name"), "b".parse().expect("a name"));
+        let keeper = format!("{:032x}", 1).parse().expect("an id");
+        let id = format!("{:032x}", 2).parse().expect("an id");
+        kept.give_up(&ledger, id, (&name, &aside), keeper).await.expect("written");
+        advance(LIFE).await;
+        // Whichever comes first, the other one comes before it has ended.
+        let (given, released) =
+            tokio::join!(kept.give_up(&ledger, id, (&name, &aside), keeper), kept.release(&ledger, &Nobody));
+        given.and(released).expect("written");
+        assert!(kept.refuses(&name, &Nobody).is_some());
+        assert_eq!(ledger.kept_names().await.expect("read"), [(name.clone(), keeper)]);
+        let (released, given) =
+            tokio::join!(kept.release(&ledger, &Nobody), kept.give_up(&ledger, id, (&name, &aside), keeper));
+        given.and(released).expect("written");
+        assert_eq!(ledger.kept_names().await.expect("read"), [(name, keeper)]);
+    }
 
     #[test]
     fn a_name_is_kept_until_every_gateway_knows_who_has_it_or_nobody_came_for_it() {

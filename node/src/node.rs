@@ -22,7 +22,7 @@ use drowse_shared::{
 use crate::{
     agent_client::process::Place, config::Config, door::metrics::Metrics, exec::keyed::Keyed,
     executor::Executor, fleet::Fleet, kept::Kept, ledger::Ledger, live::Live, milestone::Milestones,
-    reading::Meter, space::Space, tickets::Tickets,
+    reading::Gauge, space::Space, tickets::Tickets,
 };
 
 /// The slot of a name, while it is held.
@@ -59,7 +59,7 @@ pub struct Node {
     /// Sees what is done to spaces.
     pub milestones: Arc<dyn Milestones>,
     /// Measures the machine.
-    pub meter: Arc<dyn Meter>,
+    pub gauge: Gauge,
     /// What `/metrics` shows.
     pub metrics: Metrics,
     /// How many refusals are written down.

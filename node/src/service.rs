@@ -32,7 +32,7 @@ use crate::{
     live::Live,
     milestone::{Milestone, Milestones, Row, unwatched},
     node::Node,
-    reading::{self, Meter},
+    reading::{self, Gauge, Meter},
     tickets::Tickets,
 };
 
@@ -190,7 +190,7 @@ pub async fn build(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -
         lines: Throttle::default(),
         counts,
         milestones: parts.milestones,
-        meter: parts.meter,
+        gauge: Gauge::new(parts.meter),
         shutdown,
         watchdog: Watchdog::default(),
         env,

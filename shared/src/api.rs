@@ -46,12 +46,20 @@ where
     let request: T = serde_json::from_slice(body).map_err(|e| {
         Error::new(Code::InvalidRequest, format!("the body is not a valid request: {}", quiet(&e)))
     })?;
-    request.validate().map_err(|report| {
+    check("", &request)?;
+    Ok(request)
+}
+
+/// Refuses what breaks a rule. `of` is where it comes from, as words before it.
+///
+/// # Errors
+/// `invalid_request`, naming each field as it is called on the wire.
+pub fn check(of: &str, value: &impl garde::Validate<Context = ()>) -> Result<(), Error> {
+    value.validate().map_err(|report| {
         let rules: Vec<String> =
             report.iter().map(|(path, error)| format!("{}: {error}", camel(&path.to_string()))).collect();
-        Error::new(Code::InvalidRequest, rules.join("; "))
-    })?;
-    Ok(request)
+        Error::new(Code::InvalidRequest, format!("{of}{}", rules.join("; ")))
+    })
 }
 
 /// What is wrong with a body, without the text it holds: that may be a secret, and errors are logged.
@@ -95,6 +103,13 @@ mod tests {
             let error = parse::<exec::ExecCommand>(body.as_bytes()).expect_err(body).message;
             assert!(error.contains(says) && !error.contains("hunter2"), "{body}: {error}");
         }
+    }
+
+    #[test]
+    fn fields_are_named_as_on_the_wire_wherever_they_are_checked() {
+        let policy = spaces::Policy { stop_after_seconds: Some(1), ..spaces::Policy::default() };
+        let refused = check("policy: ", &policy).expect_err("it freezes after it stops").message;
+        assert_eq!(refused, "policy: freezeAfterSeconds: 600 is after stopAfterSeconds (1)");
     }
 
     #[test]

@@ -1,13 +1,8 @@
-use std::io::{IsTerminal, Write};
-
 use drowse_shared::{
     api::spaces::{Destroyed, OneSpace, WAIT_SECONDS},
     name::SpaceRef,
 };
-use tokio::{
-    io::{AsyncBufReadExt, BufReader},
-    time::Duration,
-};
+use tokio::time::Duration;
 
 use super::nearest;
 use crate::{
@@ -32,7 +27,7 @@ pub(crate) struct Args {
 
 /// Destroys.
 pub(super) async fn run(args: Args, context: &Context) -> Outcome<Exit> {
-    if !args.yes && std::io::stdin().is_terminal() && !confirmed(&args.names).await? {
+    if !args.yes && !output::confirmed(&question(&args.names)).await? {
         return Err(Failure::new("nothing was destroyed"));
     }
     for name in &args.names {
@@ -55,19 +50,12 @@ pub(super) async fn run(args: Args, context: &Context) -> Outcome<Exit> {
     Ok(Exit::OK)
 }
 
-async fn confirmed(names: &[SpaceRef]) -> Outcome<bool> {
+fn question(names: &[SpaceRef]) -> String {
     let shown: Vec<String> = names.iter().map(ToString::to_string).collect();
     let what = if names.len() == 1 {
         shown.concat()
     } else {
         format!("{} ({})", count(names.len(), "space"), shown.join(", "))
     };
-    eprint!("Destroy {what} and everything inside, for good? [y/N] ");
-    let _ = std::io::stderr().flush();
-    let mut line = String::new();
-    BufReader::new(tokio::io::stdin())
-        .read_line(&mut line)
-        .await
-        .map_err(|error| Failure::new(format!("standard input cannot be read: {error}")))?;
-    Ok(matches!(line.trim(), "y" | "Y" | "yes"))
+    format!("Destroy {what} and everything inside, for good?")
 }

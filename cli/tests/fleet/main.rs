@@ -108,6 +108,14 @@ fn mistakes_are_answered_with_the_next_step() {
     let live = fleet.run(&["node", "rm", "node-1"]);
     assert_eq!(live.code, 1);
     assert!(live.stderr.starts_with("error: "), "{}", live.stderr);
+    let asked = fleet.at_terminal(&["node", "rm", "node-1"], b"n\n");
+    assert!(asked.contains("node-1 for good?") && asked.contains("error: nothing was changed"), "{asked}");
+    let sure = fleet.at_terminal(&["node", "rm", "--yes", "node-1"], b"");
+    assert!(!sure.contains("for good?") && sure.contains("error: "), "{sure}");
+    let bare =
+        fleet.bare(&["space", "ls"]).env("DROWSE_ENDPOINT", "127.0.0.1:24677").output().expect("drowse");
+    let said = String::from_utf8_lossy(&bare.stderr);
+    assert!(said.contains("DROWSE_ENDPOINT=http://127.0.0.1:24677"), "{said}");
 
     let second = fleet.run(&["up"]);
     assert_eq!(second.code, 1);

@@ -98,15 +98,37 @@ impl Fleet {
 
     /// A command on this fleet.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
+        let mut command = self.bare(&[]);
+        let state = self.state();
+        command.args(["--state", state.as_str()]).args(words);
+        command
+    }
+
+    /// A command that is not told which fleet.
+    pub(crate) fn bare(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_drowse"));
         for name in
             ["DROWSE_ENDPOINT", "DROWSE_TOKEN", "DROWSE_TOKEN_FILE", "DROWSE_GATEWAY_LISTEN", "DROWSE_LOG"]
         {
             command.env_remove(name);
         }
-        let state = self.state();
-        command.envs(self.surroundings()).args(["--state", state.as_str()]).args(words);
+        command.envs(self.surroundings()).args(words);
         command
+    }
+
+    /// Runs a command whose input and output are a terminal, and answers what is shown there.
+    pub(crate) fn at_terminal(&self, words: &[&str], typed: &[u8]) -> String {
+        let program = env!("CARGO_BIN_EXE_drowse");
+        let line = format!("{program} --state {} {}", self.state(), words.join(" "));
+        let mut child = Command::new("script")
+            .args(["-qec", &line, "/dev/null"])
+            .envs(self.surroundings())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("script");
+        let _ = child.stdin.take().expect("piped").write_all(typed);
+        String::from_utf8_lossy(&child.wait_with_output().expect("ours").stdout).into_owned()
     }
 
     /// Runs a command to its end.

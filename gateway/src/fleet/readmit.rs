@@ -14,7 +14,7 @@ use drowse_shared::{
     name::{SpaceName, SpaceRef},
 };
 use futures_util::{StreamExt as _, stream};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::{Fleet, Peer};
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
         verdict::{Answer, Said},
     },
     forward::peer::{Failure, LIST_BYTES_MAX, Peers},
-    several::several,
+    several::{and_more, named, several},
 };
 use choose::{Clash, Loser, Plan, plan};
 
@@ -32,8 +32,9 @@ mod choose;
 /// What a person needs to choose.
 mod describe;
 
-/// Longest readmission. Nodes keep a name that was given up for much longer.
-pub(crate) const LONGEST: Duration = Duration::from_secs(120);
+/// Longest readmission, but for the last write. Whoever asked is still there then, and nodes keep a name that was given up
+/// for much longer.
+const LONGEST: Duration = Duration::from_secs(90);
 /// Longest wait for one page of its list.
 const PAGE_DEADLINE: Duration = Duration::from_secs(10);
 /// Longest wait for one space to be set aside: it may have to be suspended first.
@@ -50,39 +51,57 @@ pub(crate) async fn readmit(
     peers: Arc<Peers>,
     wish: ReadmitNode,
 ) -> Result<NodeReadmitted, Error> {
-    let begun = Instant::now();
+    let ends = Instant::now() + LONGEST;
     let peer = fleet.removed_peer(&wish.node_id)?;
     // From here on whoever wants to create asks this node too. A create that was decided before quotes a ticket, and
     // the lookups below void it. So no name slips in between.
     let returning = Returning { fleet: &fleet, peer: &peer };
     fleet.set_returning(peer.ledger, true);
-    let mine = spaces(&peers, &peer).await?;
-    let ids: BTreeMap<SpaceName, SpaceId> = mine.iter().map(|held| (held.name.clone(), held.id)).collect();
-    let found: Vec<Result<Compared, Error>> =
-        stream::iter(mine).map(|held| compare(&finder, &peer, held)).buffered(AT_ONCE).collect().await;
-    let found: Vec<Compared> = found.into_iter().collect::<Result<_, _>>()?;
-    let unsure = found.iter().find_map(|compared| compared.unsure.clone());
-    let clashes = found.into_iter().filter_map(|compared| compared.clash).collect();
-    let losers = match (plan(&wish, &peer.ledger, &ids, clashes)?, unsure) {
-        (Plan::Ask(open), _) => {
+    let cleared = timeout_at(ends, clear(&finder, &peers, &peer, &wish)).await;
+    let set_aside = match cleared.unwrap_or_else(|_| Err(took_too_long(&wish)))? {
+        Cleared::Open(clashes) => {
             drop(returning);
-            let conflicts = describe::conflicts(&peers, open).await;
+            let described = timeout_at(ends, describe::conflicts(&peers, clashes)).await;
+            let conflicts = described.map_err(|_| took_too_long(&wish))?;
             return Ok(NodeReadmitted { readmitted: false, conflicts, set_aside: Vec::new() });
         }
-        (Plan::Act(_), Some(unsure)) => return Err(unsure),
-        (Plan::Act(losers), None) => losers,
+        Cleared::Done(set_aside) => set_aside,
     };
-    let set_aside = set_aside_all(&finder, &peers, &peer, losers).await?;
-    if begun.elapsed() >= LONGEST {
-        return Err(took_too_long(&wish));
-    }
     fleet.readmit(&peer).await?;
     drop(returning);
     Ok(NodeReadmitted { readmitted: true, conflicts: Vec::new(), set_aside })
 }
 
-/// It took longer than names are safely kept.
-pub(crate) fn took_too_long(wish: &ReadmitNode) -> Error {
+/// What became of names that are held twice.
+enum Cleared {
+    /// For a person to choose; nothing was changed.
+    Open(Vec<Clash>),
+    /// Nothing is in the way.
+    Done(Vec<SetAsideBody>),
+}
+
+/// Looks up every name, and does what was chosen about those that are held twice. Ends at the first name of which it is
+/// not sure who holds it: whoever is silent is so at every name.
+async fn clear(
+    finder: &Arc<Finder>,
+    peers: &Peers,
+    peer: &Peer,
+    wish: &ReadmitNode,
+) -> Result<Cleared, Error> {
+    let mine = spaces(peers, peer).await?;
+    let ids: BTreeMap<SpaceName, SpaceId> = mine.iter().map(|held| (held.name.clone(), held.id)).collect();
+    let mut compared = stream::iter(mine).map(|held| compare(finder, peer, held)).buffered(AT_ONCE);
+    let mut clashes = Vec::new();
+    while let Some(clash) = compared.next().await {
+        clashes.extend(clash?);
+    }
+    match plan(wish, &peer.ledger, &ids, clashes)? {
+        Plan::Ask(open) => Ok(Cleared::Open(open)),
+        Plan::Act(losers) => set_aside_all(finder, peers, peer, losers).await.map(Cleared::Done),
+    }
+}
+
+fn took_too_long(wish: &ReadmitNode) -> Error {
     let message = format!(
         "comparing the spaces of node {} took more than {} s; it stays removed, and the same call again goes on from here",
         wish.node_id,
@@ -132,42 +151,41 @@ fn held(space: Space) -> Held {
     Held { id: space.id, name: space.name, state: space.state, epoch: space.epoch, holding: Holding::Home }
 }
 
-/// One name of the returning node, as the others answered about it.
-struct Compared {
-    clash: Option<Clash>,
-    /// Somebody else who may hold it too was silent.
-    unsure: Option<Error>,
-}
-
-/// Who else holds a name of the returning node. Fails when nobody is known to and somebody was silent.
-async fn compare(finder: &Arc<Finder>, peer: &Peer, mine: Held) -> Result<Compared, Error> {
+/// Who else holds a name of the returning node, if anybody does. Fails when somebody who may was silent.
+async fn compare(finder: &Arc<Finder>, peer: &Peer, mine: Held) -> Result<Option<Clash>, Error> {
     let space = SpaceRef::Name(mine.name.clone());
     let said: Vec<Said> = finder.ask_all(&space, Intent::Compare).await?;
     let others = || said.iter().filter(|said| said.peer.ledger != peer.ledger);
+    let mut silent: Vec<Silent> = others().filter_map(Said::silent).collect();
+    if !silent.is_empty() {
+        silent.sort_by(|one, other| one.node.cmp(&other.node));
+        return Err(unsure(&mine.name, peer, &silent));
+    }
     let mut holders: Vec<(Peer, Held)> = others()
         .filter_map(|said| match &said.answer {
             Answer::Yes(held) => Some((said.peer.clone(), held.clone())),
             Answer::No { .. } | Answer::Silent(_) => None,
         })
         .collect();
-    let silent: Vec<Silent> = others().filter_map(Said::silent).collect();
-    let unsure = silent.first().map(|first| unsure(&mine.name, peer, first, &silent));
     if holders.is_empty() {
-        return unsure.map_or(Ok(Compared { clash: None, unsure: None }), Err);
+        return Ok(None);
     }
     let name = mine.name.clone();
     holders.push((peer.clone(), mine));
     holders.sort_by(|(one, _), (other, _)| one.id.cmp(&other.id));
-    Ok(Compared { clash: Some(Clash { name, holders }), unsure })
+    Ok(Some(Clash { name, holders }))
 }
 
-fn unsure(name: &SpaceName, peer: &Peer, first: &Silent, silent: &[Silent]) -> Error {
+fn unsure(name: &SpaceName, peer: &Peer, silent: &[Silent]) -> Error {
+    let who = several(silent.iter().map(|silent| format!("{} ({})", silent.node, silent.reason)), ", ");
+    let (word, they_do) = if silent.len() == 1 { ("node", "it does") } else { ("nodes", "they do") };
     let message = format!(
-        "node {} did not answer ({}) and may hold \"{name}\" too; node {} stays removed until it does",
-        first.node, first.reason, peer.id
+        "{word} {who} did not answer and may hold \"{name}\" too; node {} stays removed until {they_do}",
+        peer.id
     );
-    let nodes: Vec<String> = silent.iter().map(|silent| silent.node.to_string()).collect();
-    Error::new(Code::NodeSilent, message).with("nodes", nodes)
+    let nodes: Vec<String> =
+        silent.iter().take(named(silent.len())).map(|silent| silent.node.to_string()).collect();
+    and_more(Error::new(Code::NodeSilent, message).with("nodes", nodes), silent.len())
 }
 
 /// Sets all of them aside, or says who did not. Those of the returning node first: should it fail, no member has given
@@ -183,16 +201,16 @@ async fn set_aside_all(
     let mut done = Vec::new();
     for part in [own, members] {
         let asked = stream::iter(part).map(|loser| async move {
+            // Its answer may be lost, and whoever asks meanwhile may be told of it as it was.
+            finder.forget_id(&loser.id);
             let answer = set_aside(peers, &loser).await;
+            finder.forget_id(&loser.id);
             (loser, answer)
         });
         let mut failed = Vec::new();
         for (loser, answer) in asked.buffered(AT_ONCE).collect::<Vec<_>>().await {
             match answer {
-                Ok(body) => {
-                    finder.forget_id(&loser.id);
-                    done.extend(body);
-                }
+                Ok(body) => done.extend(body),
                 Err(failure) => failed.push((loser, failure)),
             }
         }

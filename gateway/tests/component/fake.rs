@@ -50,6 +50,8 @@ pub(crate) struct Knobs {
     pub(crate) removed: bool,
     /// It sets nothing aside.
     pub(crate) keeps_names: bool,
+    /// It sets aside, and nobody hears of it.
+    pub(crate) loses_answers: bool,
 }
 
 pub(crate) struct Fake {
@@ -291,6 +293,9 @@ async fn set_aside(
     let mut spaces = node.spaces.lock().unwrap();
     spaces.remove(wish.name.as_str());
     spaces.insert(name.to_string(), wish.id);
+    if node.knobs.lock().unwrap().loses_answers {
+        return Err(Error::new(Code::RuntimeFailed, "its card could not be written"));
+    }
     Ok(Json(SetAsideBody { was: wish.name, name, node: node.id.parse().unwrap(), id: wish.id }))
 }
 

@@ -266,6 +266,37 @@ async fn who_was_not_chosen_is_set_aside_before_the_node_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_node_ends_a_readmission_at_the_first_name_and_is_named() {
+    let (fleet, long, short) = doubled(&["a"]).await;
+    let quiet = Fake::start(&fleet.env, "quiet", Duration::from_secs(5)).await;
+    fleet.join(&quiet).await;
+    quiet.set(|knobs| knobs.lookup_delay = Duration::from_secs(30));
+    for n in 0..200 {
+        short.hold(&format!("b{n}"));
+    }
+    fleet.check_in(&short).await;
+    let answer = fleet.call("readmitNode", json!({ "nodeId": "short", "keepAll": "member" })).await;
+    answer.is(503, "node_silent").says("quiet").says("node short stays removed");
+    assert_eq!(answer.body["details"]["nodes"], json!(["quiet"]), "{answer:?}");
+    let compared = long.count("lookup Compare");
+    assert!(compared <= 16 * 2, "{compared} names were compared");
+    assert_eq!(long.count("setAside") + short.count("setAside"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_is_not_looked_for_where_it_may_have_been_given_up() {
+    let (fleet, long, short) = doubled(&["a"]).await;
+    assert_eq!(fleet.get("a").await.body["on"], "long");
+    long.set(|knobs| knobs.loses_answers = true);
+    fleet.check_in(&short).await;
+    let lost = fleet.call("readmitNode", json!({ "nodeId": "short", "keepAll": "returning" })).await;
+    lost.is(503, "runtime_failed").says("node long");
+    let before = long.count("getSpace");
+    fleet.get("a").await.is(404, "space_not_found");
+    assert_eq!(long.count("getSpace"), before, "it was asked by what it said before");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_roster_that_another_node_kept_is_taken_over() {
     let fleet = Fleet::start(1).await;
     let known = fleet.nodes[0].roster.lock().unwrap().clone().unwrap();

@@ -7,7 +7,7 @@ use axum::{
 };
 use drowse_shared::{
     api::{
-        Code, Error,
+        Error, check,
         spaces::{
             AcquireSpace, Acquired, Destroyed, ListSpaces, OneSpace, SpaceAnswer, SpaceList, UpdateMetadata,
             UpdatePolicy,
@@ -16,7 +16,6 @@ use drowse_shared::{
     http::deadline::Deadline,
     name::SpaceRef,
 };
-use garde::Validate;
 use http::StatusCode;
 
 use super::{error, expect::Sender, request::Json};
@@ -131,10 +130,7 @@ pub(super) async fn update_policy(
 ) -> Answer<SpaceAnswer> {
     change(&node, sender, wish.name, move |mut row| {
         row.policy = wish.policy.apply(row.policy);
-        let valid = row.policy.validate();
-        valid.map_err(|report| {
-            Error::new(Code::InvalidRequest, format!("policy: {report}").trim().to_owned())
-        })?;
+        check("policy: ", &row.policy)?;
         Ok(row)
     })
     .await

@@ -10,6 +10,8 @@ use super::{Error, Ledger, Write};
 
 /// Keys of all spaces of a node; the oldest whose command has ended goes first.
 const NODE_KEYS_MAX: i64 = 65_536;
+/// They are counted once in so many new keys: a count reads all of them.
+const COUNT_EVERY: i64 = 64;
 
 /// The table, as a step of the migrations.
 pub(super) const TABLE: &str = "
@@ -206,12 +208,24 @@ fn begin(c: &Connection, exec: &Exec) -> Result<Begun, rusqlite::Error> {
             return Ok(Begun::Full);
         }
     }
-    c.prepare_cached(
-        "delete from execs where outcome is not null and seq <= (select max(seq) from execs) - ?1",
-    )?
-    .execute(params![NODE_KEYS_MAX])?;
     write(c, exec)?;
+    if c.last_insert_rowid() % COUNT_EVERY == 0 {
+        bound(c)?;
+    }
     Ok(Begun::New)
+}
+
+/// Forgets the oldest keys of the node beyond what it keeps. How far `seq` has come says nothing about how many there are.
+fn bound(c: &Connection) -> Result<(), rusqlite::Error> {
+    let many: i64 = c.prepare_cached("select count(*) from execs")?.query_row([], |row| row.get(0))?;
+    if many > NODE_KEYS_MAX {
+        c.prepare_cached(
+            "delete from execs where seq in
+                (select seq from execs where outcome is not null order by seq limit ?1)",
+        )?
+        .execute(params![many - NODE_KEYS_MAX])?;
+    }
+    Ok(())
 }
 
 fn write(c: &Connection, exec: &Exec) -> Result<(), rusqlite::Error> {
@@ -284,6 +298,7 @@ mod tests {
     }
 
     const SPACE: &str = "0190f0c2a4b87c3d9e0f112233445566";
+    const BUSY: &str = "0190f0c2a4b87c3d9e0f112233445577";
 
     fn exec(key: &str, at: i64) -> Exec {
         Exec {
@@ -317,6 +332,45 @@ mod tests {
         assert_eq!(begin(&c, &exec("one more", 0)).expect("begun"), Begun::New);
         let there = |key: &str| find(&c, exec("", 0).space, key).expect("read").is_some();
         assert!(!there("k3") && there("k7") && there("k0"), "the oldest that ended went");
+    }
+
+    #[test]
+    fn a_busy_space_does_not_push_out_the_key_of_another_one() {
+        let c = connection();
+        c.execute(
+            "insert into spaces values (?1, 'busy', 'active', null, null, 1, '', '', '', '', '', '')",
+            params![BUSY],
+        )
+        .expect("inserted");
+        assert_eq!(begin(&c, &exec("quiet", 0)).expect("begun"), Begun::New);
+        end(&c, "quiet", 0);
+        let busy = |key: &str| Exec { space: BUSY.parse().expect("an id"), ..exec(key, 0) };
+        // So many commands of the busy space have been: all but a few of their keys are gone.
+        c.execute("update sqlite_sequence set seq = seq + ?1", params![NODE_KEYS_MAX]).expect("written");
+        for n in 0..COUNT_EVERY {
+            assert_eq!(begin(&c, &busy(&format!("k{n}"))).expect("begun"), Begun::New);
+        }
+        assert!(find(&c, exec("", 0).space, "quiet").expect("read").is_some());
+    }
+
+    #[test]
+    fn the_keys_of_a_node_are_bounded_and_the_oldest_that_ended_goes_first() {
+        let c = connection();
+        c.execute(
+            "with recursive n (n) as (select 1 union all select n + 1 from n where n < ?1)
+                insert into execs (space_id, key, body, tag, detached, base64, timeout_s, shown, started_at, outcome)
+                select 'other', n, '', '', 0, 0, 1, '', 0, iif(n = 1, null, 'x') from n",
+            params![NODE_KEYS_MAX],
+        )
+        .expect("inserted");
+        for n in 0..COUNT_EVERY {
+            assert_eq!(begin(&c, &exec(&format!("k{n}"), 0)).expect("begun"), Begun::New);
+        }
+        let one = |query: &str| c.query_row(query, [], |row| row.get::<_, i64>(0)).expect("read");
+        assert_eq!(one("select count(*) from execs"), NODE_KEYS_MAX);
+        assert_eq!(one("select count(*) from execs where space_id != 'other'"), COUNT_EVERY);
+        assert_eq!(one("select min(seq) from execs"), 1, "it may still run");
+        assert_eq!(one("select min(seq) from execs where outcome is not null"), COUNT_EVERY + 2);
     }
 
     #[test]

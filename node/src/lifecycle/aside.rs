@@ -52,12 +52,12 @@ pub async fn set_aside(node: &Arc<Node>, wish: SetAside) -> Result<SetAsideBody,
         let _slots = (slot, next_slot);
         let mut space = quiet(&worker, row).await?;
         if space.name != aside {
+            let names = (&wish.name, &aside);
             worker
-                .ledger
-                .set_aside(space.id, &wish.name, &aside, wish.keeper)
+                .kept
+                .give_up(&worker.ledger, space.id, names, wish.keeper)
                 .await
                 .map_err(error::ledger)?;
-            worker.kept.keep(wish.name.clone(), wish.keeper);
             worker.milestones.reached(Milestone::Row(Row::SetAside));
             tracing::warn!(space = %space.id, was = wish.name.as_str(), name = aside.as_str(), keeper = %wish.keeper, "set aside");
             space.name = aside;

@@ -2,13 +2,12 @@ use std::{sync::Arc, time::Duration};
 
 use drowse_shared::{
     api::{
-        Code, Error,
+        Code, Error, check,
         spaces::{AcquireSpace, Resumed, State as Word, Template, WAIT_SECONDS, Waking},
     },
     id::{Epoch, SpaceId, Ticket},
     name::{SpaceName, SpaceRef},
 };
-use garde::Validate;
 use tokio::time::Instant;
 
 use super::{refused, wake};
@@ -197,12 +196,7 @@ fn admitted(node: &Node, name: &SpaceName, licence: Licence) -> Result<(), Error
 async fn planned(node: &Node, wish: &AcquireSpace, name: SpaceName) -> Result<Space, Error> {
     let settings = node.fleet.settings();
     let policy = wish.policy.unwrap_or_default().apply(settings.policy);
-    policy.validate().map_err(|report| {
-        Error::new(
-            Code::InvalidRequest,
-            format!("policy, with the fleet's defaults: {report}").trim().to_owned(),
-        )
-    })?;
+    check("policy, with the fleet's defaults: ", &policy)?;
     let template = template(node, wish.template.as_deref().unwrap_or(&settings.template)).await?;
     let now = node.env.clock.wall();
     Ok(Space {

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use drowse_node::{checkin, executor::fake::Fault};
 use drowse_shared::api::{
     Code,
@@ -37,6 +39,23 @@ async fn a_removed_node_freezes_its_spaces_and_serves_again_once_readmitted() {
     told(&life, Standing::Member, json!({})).await;
     assert_eq!(life.state("a").await, State::Frozen, "it wakes when it is used");
     assert_eq!(life.exec("a", "echo hi").await.ok::<ExecResult>().stdout, "hi\n");
+}
+
+#[tokio::test]
+async fn a_check_in_that_makes_no_progress_is_named_with_its_gateway() {
+    let mut ground = Ground::new();
+    // Takes connections and says nothing.
+    let gateway = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+    ground.gateways = vec![format!("http://{}", gateway.local_addr().expect("bound"))];
+    let life = ground.start().await;
+    let node = life.node.clone();
+    node.env.spawn("check-in", checkin::run(node.clone(), ground.gateways[0].clone()));
+    eventually("it is watched", || async {
+        let stalled = node.watchdog.stalled(Instant::now() + Duration::from_secs(60));
+        stalled.iter().any(|loops| loops.what == "check-in" && loops.about == ground.gateways[0])
+    })
+    .await;
+    life.shutdown.stop();
 }
 
 #[tokio::test]
