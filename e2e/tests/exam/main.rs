@@ -26,6 +26,7 @@ mod secrets;
 mod silence;
 mod single_writer;
 mod sleep;
+mod smuggling;
 mod stalled;
 mod stopped;
 mod wedged;

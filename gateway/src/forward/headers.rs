@@ -73,14 +73,18 @@ pub(super) fn ported(
     bearer: HeaderValue,
     request_id: &RequestId,
     hit: (SpaceId, Expect),
-    port: u16,
+    (host, port): (Option<&HeaderValue>, u16),
 ) {
     let upgrade = hop::upgrade(headers);
     hop::strip_for_streams(headers);
     strip_ours(headers);
+    // It says whom the request is for, whatever `Connection` says about it.
+    if let Some(host) = host {
+        headers.insert(header::HOST, host.clone());
+    }
     headers.remove(header::CONTENT_LENGTH);
     headers.remove(header::EXPECT);
-    rebuild(headers, peer, headers.get(header::HOST).cloned());
+    rebuild(headers, peer, host.cloned());
     headers.insert(CREDENTIAL, bearer);
     headers.insert(FORWARDED, HeaderValue::from_static("1"));
     headers.insert(PORT, HeaderValue::from(port));
@@ -170,6 +174,19 @@ mod tests {
             ["host", "connection", "x-secret", "te", "expect", "content-length", "drowse-create", "forwarded"]
         {
             assert_eq!(got(gone), None, "{gone}");
+        }
+    }
+
+    #[test]
+    fn what_an_app_is_asked_keeps_its_host() {
+        for pairs in [&[("host", "a"), ("connection", "host")][..], &[]] {
+            let mut headers = map(pairs);
+            let hit = (SpaceId::mint(&Env::real()), Expect::default());
+            let host = HeaderValue::from_static("a");
+            let bearer = HeaderValue::from_static("Bearer ours");
+            let id = RequestId::mint(&Env::real());
+            ported(&mut headers, None, bearer, &id, hit, (Some(&host), 8080));
+            assert_eq!((&headers["host"], &headers["x-forwarded-host"]), (&host, &host), "{pairs:?}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::{body::Body, response::Response};
 use drowse_shared::{
     api::{
-        Error,
+        Code, Error,
         headers::{ANSWER, Expect},
     },
     http::{Peer as Caller, hop, tunnel},
@@ -14,7 +14,7 @@ use drowse_shared::{
     select_biased,
     shutdown::Shutdown,
 };
-use http::{Request, StatusCode, request::Parts};
+use http::{HeaderValue, Request, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{body::Incoming, upgrade::OnUpgrade};
 use tokio::sync::OwnedSemaphorePermit;
@@ -36,6 +36,7 @@ pub(crate) struct Asked {
     method: http::Method,
     target: String,
     headers: http::HeaderMap,
+    host: Option<HeaderValue>,
     caller: Option<Caller>,
     request_id: RequestId,
     port: u16,
@@ -82,7 +83,9 @@ impl Tunnel {
 impl Asked {
     /// Takes what is needed of a request.
     pub(crate) fn new(mut parts: Parts, request_id: RequestId, port: u16) -> Self {
+        let target_host = parts.uri.authority().and_then(|host| host.as_str().parse().ok());
         Self {
+            host: target_host.or_else(|| parts.headers.get(header::HOST).cloned()),
             target: parts.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned(),
             method: parts.method,
             headers: parts.headers,
@@ -102,7 +105,15 @@ impl Asked {
         let caller = self.caller.as_ref().map(|caller| caller.0.as_str());
         let expect = Expect { id: Some(hit.id), epoch: Some(hit.epoch) };
         let found: (SpaceId, Expect) = (hit.id, expect);
-        headers::ported(&mut headers, caller, peers.bearer(), &self.request_id, found, self.port);
+        headers::ported(
+            &mut headers,
+            caller,
+            peers.bearer(),
+            &self.request_id,
+            found,
+            (self.host.as_ref(), self.port),
+        );
+        hop::set_framing(&mut headers, &body);
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = format!("{}{}", peer.endpoint, self.target)
@@ -125,6 +136,7 @@ impl Asked {
             Ok(response) if response.headers().contains_key(ANSWER) => own(response).await,
             Ok(response) => self.came(response, nodes, peer, place),
             Err(Failure::Unreached(why)) => Came::Unreached(why),
+            Err(Failure::Broken(fault)) => Came::Refused(Error::new(Code::InvalidRequest, fault.to_string())),
             Err(failure) => Came::Cut(failure.to_string()),
         }
     }

@@ -64,10 +64,12 @@ async fn serve(node: &Arc<Node>, mut request: Request, port: &HeaderValue) -> Re
     let near = hyper::upgrade::on(&mut request);
     let asks = hop::upgrade(request.headers());
     let (parts, body) = request.into_parts();
+    let mut headers = plain(parts.headers);
+    hop::set_framing(&mut headers, &body);
     let mut onward = http::Request::new(body);
     *onward.method_mut() = parts.method;
     *onward.uri_mut() = target(&parts.uri);
-    *onward.headers_mut() = plain(parts.headers);
+    *onward.headers_mut() = headers;
     if let Some(to) = asks.clone() {
         hop::set_upgrade(onward.headers_mut(), to);
     }
