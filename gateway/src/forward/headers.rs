@@ -2,7 +2,7 @@
 
 use drowse_shared::{
     api::headers::{
-        CREATE, CREDENTIAL, EXPECT, Expect, FORWARDED, INTERNAL, PORT, REQUEST_ID, SPACE, strip_ours,
+        CREATE, CREDENTIAL, EXPECT, Expect, FORWARDED, INTERNAL, PORT, REQUEST_ID, SPACE, TOKEN, strip_ours,
     },
     http::hop,
     id::{RequestId, SpaceId, Ticket},
@@ -76,8 +76,13 @@ pub(super) fn ported(
     (host, port): (Option<&HeaderValue>, u16),
 ) {
     let upgrade = hop::upgrade(headers);
+    // What is shown for a private port is the node's to judge; it goes no further.
+    let shown = headers.get_all(TOKEN).iter().cloned().collect::<Vec<_>>();
     hop::strip_for_streams(headers);
     strip_ours(headers);
+    for token in shown {
+        headers.append(TOKEN, token);
+    }
     // It says whom the request is for, whatever `Connection` says about it.
     if let Some(host) = host {
         headers.insert(header::HOST, host.clone());

@@ -172,15 +172,14 @@ impl Asked {
 /// The node's own answer, and what it means.
 async fn own(response: Response<Incoming>) -> Came {
     let status = response.status();
-    match status {
-        StatusCode::MISDIRECTED_REQUEST => return Came::NotMine,
-        StatusCode::UNAUTHORIZED => {
-            return Came::Unreached("it refuses this gateway's token".to_owned());
-        }
-        _ => {}
+    if status == StatusCode::MISDIRECTED_REQUEST {
+        return Came::NotMine;
     }
     let read = Limited::new(response.into_body(), ERROR_BYTES_MAX).collect().await;
     match read.map(|body| serde_json::from_slice::<Error>(&body.to_bytes())) {
+        Ok(Ok(error)) if error.code == Code::Unauthenticated => {
+            Came::Unreached("it refuses this gateway's token".to_owned())
+        }
         Ok(Ok(error)) => Came::Refused(error),
         _ => Came::Cut(format!("it answered {} and nothing that can be read", status.as_u16())),
     }

@@ -26,9 +26,12 @@ use super::expect;
 use crate::{lifecycle::wake, node::Node, space::Space};
 
 use awake::Awake;
+use knock::Knock;
 
 /// A connection into a space that wakes it.
 mod awake;
+/// Who may wake it.
+mod knock;
 
 /// The word for these requests where spaces say why they are awake.
 const VERB: &str = "port";
@@ -59,7 +62,9 @@ async fn serve(node: &Arc<Node>, mut request: Request, port: &HeaderValue) -> Re
     let port = port.to_str().ok().and_then(|text| text.parse::<u16>().ok()).filter(|port| *port > 0);
     let port = port.ok_or_else(|| Error::new(Code::InvalidRequest, format!("{PORT} is a port")))?;
     let space = expect::space_held(node, request.headers()).await?;
-    let (space, _) = wake::used(node, &space, VERB).await?;
+    let knock = Knock::new(request.headers(), request.uri().path(), port, &node.config.token);
+    let may = |space: &Space, look| knock.admits(space, look, &node.live);
+    let (space, _) = wake::used_if(node, &space, VERB, may).await?;
     let io = dial(node, &space, port).await?;
     let near = hyper::upgrade::on(&mut request);
     let asks = hop::upgrade(request.headers());
@@ -75,7 +80,7 @@ async fn serve(node: &Arc<Node>, mut request: Request, port: &HeaderValue) -> Re
     }
     let shown = format!("request for port {port}");
     let guard = node.live.run(space.id, shown, node.env.clock.wall());
-    let io = TokioIo::new(Awake::new(io, node.clone(), space.id));
+    let io = TokioIo::new(Awake::new(io, node.clone(), space.id, knock.of_a_tunnel()));
     let (mut app, connection) = http1::handshake::<_, Body>(io).await.map_err(|error| broke(port, &error))?;
     node.env.spawn("app", async move {
         if let Err(error) = connection.with_upgrades().await {

@@ -10,6 +10,7 @@ use std::{
 };
 
 use drowse_shared::{
+    api::{Code, Error},
     id::SpaceId,
     name::SpaceRef,
     seams::{BoxFuture, BoxIo},
@@ -19,7 +20,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::VERB;
+use super::{VERB, knock::Knock};
 use crate::{lifecycle::wake, node::Node};
 
 /// A use counts for so long: no space sleeps sooner by itself.
@@ -29,6 +30,7 @@ pub(super) struct Awake {
     io: BoxIo,
     node: Arc<Node>,
     id: SpaceId,
+    knock: Knock,
     used: Instant,
     /// How often the space had fallen asleep then.
     slept: u64,
@@ -37,9 +39,9 @@ pub(super) struct Awake {
 
 impl Awake {
     /// Over a connection into a space that was just used.
-    pub(super) fn new(io: BoxIo, node: Arc<Node>, id: SpaceId) -> Self {
+    pub(super) fn new(io: BoxIo, node: Arc<Node>, id: SpaceId, knock: Knock) -> Self {
         let slept = node.live.slept(id);
-        Self { io, node, id, used: Instant::now(), slept, waking: None }
+        Self { io, node, id, knock, used: Instant::now(), slept, waking: None }
     }
 
     fn is_fresh(&self) -> bool {
@@ -51,18 +53,30 @@ impl Awake {
         if self.waking.is_none() && self.is_fresh() {
             return Poll::Ready(Ok(()));
         }
-        let (node, id) = (&self.node, self.id);
+        let (node, id, knock) = (&self.node, self.id, &self.knock);
         let waking = self.waking.get_or_insert_with(|| {
-            let node = node.clone();
-            Box::pin(async move {
-                wake::used(&node, &SpaceRef::Id(id), VERB).await.map(drop).map_err(io::Error::other)
-            })
+            let (node, knock) = (node.clone(), knock.clone());
+            Box::pin(async move { used(&node, id, &knock).await.map_err(io::Error::other) })
         });
         let woken = ready!(waking.as_mut().poll(cx));
         self.waking = None;
         self.used = Instant::now();
         self.slept = self.node.live.slept(self.id);
         Poll::Ready(woken)
+    }
+}
+
+/// Uses the space, when its policy lets what comes on a connection do so. Who wakes it too often waits: the bytes are kept.
+async fn used(node: &Arc<Node>, id: SpaceId, knock: &Knock) -> Result<(), Error> {
+    loop {
+        let may = |space: &_, look| knock.admits(space, look, &node.live);
+        match wake::used_if(node, &SpaceRef::Id(id), VERB, may).await {
+            Err(error) if error.code == Code::TooManyWakes => {
+                let seconds = error.retry_after_seconds.unwrap_or(1);
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+            }
+            used => return used.map(drop),
+        }
     }
 }
 
