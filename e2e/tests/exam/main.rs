@@ -10,6 +10,7 @@ mod exec;
 mod exec_keys;
 mod files;
 mod gateway_crash;
+mod ghost;
 mod held_create;
 mod held_matrix;
 mod instruments;

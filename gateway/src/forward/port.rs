@@ -69,14 +69,20 @@ pub(crate) struct Tunnel {
 
 impl Tunnel {
     /// Joins it with the caller's side until either ends or the node is lost.
-    pub(crate) fn open(self, env: &Env, shutdown: &Shutdown, near: OnUpgrade) {
+    pub(crate) fn open(
+        self,
+        env: &Env,
+        shutdown: &Shutdown,
+        near: OnUpgrade,
+        ended: impl FnOnce(tunnel::End) + Send + 'static,
+    ) {
         let Self { far, lost, place } = self;
         // It keeps its place among what is at nodes until it ends.
         let lost = async move {
             let _place = place;
             lost.await;
         };
-        tunnel::open(env, shutdown, near, far, lost);
+        tunnel::open(env, shutdown, near, far, lost, ended);
     }
 }
 

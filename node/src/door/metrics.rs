@@ -37,6 +37,11 @@ struct Named {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Ended {
+    end: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct InState {
     state: String,
 }
@@ -46,6 +51,7 @@ pub struct Metrics {
     registry: Registry,
     requests: Family<Answered, Counter>,
     seconds: Histogram,
+    tunnels: Family<Ended, Counter>,
     spaces: Family<InState, Gauge>,
     memory_available: Gauge,
     disk_available: Gauge,
@@ -61,6 +67,7 @@ impl Default for Metrics {
         let metrics = Self {
             requests: Family::default(),
             seconds: Histogram::new(BUCKETS),
+            tunnels: Family::default(),
             spaces: Family::default(),
             memory_available: Gauge::default(),
             disk_available: Gauge::default(),
@@ -77,6 +84,7 @@ impl Default for Metrics {
             Unit::Seconds,
             metrics.seconds.clone(),
         );
+        registry.register("tunnels_ended", "Tunnels to apps that ended, by how", metrics.tunnels.clone());
         registry.register("spaces", "Spaces by state", metrics.spaces.clone());
         let memory = metrics.memory_available.clone();
         registry.register_with_unit("memory_available", "Memory that could be had", Unit::Bytes, memory);
@@ -103,6 +111,11 @@ impl Metrics {
     pub fn answered(&self, verb: &'static str, status: u16, took: Duration) {
         self.requests.get_or_create(&Answered { verb, status }).inc();
         self.seconds.observe(took.as_secs_f64());
+    }
+
+    /// A tunnel to an app ended.
+    pub fn tunnel(&self, end: &'static str) {
+        self.tunnels.get_or_create(&Ended { end }).inc();
     }
 
     fn measured(&self, reading: &Reading) {

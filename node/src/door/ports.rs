@@ -116,7 +116,9 @@ fn answered(
         return Err(Error::new(Code::AppBroke, message));
     };
     hop::set_upgrade(&mut parts.headers, to);
-    tunnel::open(&node.env, &node.shutdown, near, far, std::future::pending());
+    let metered = node.clone();
+    let ended = move |end: tunnel::End| metered.metrics.tunnel(end.as_str());
+    tunnel::open(&node.env, &node.shutdown, near, far, std::future::pending(), ended);
     Ok(Response::from_parts(parts, Body::empty()))
 }
 
