@@ -13,6 +13,7 @@ mod cp;
 mod exec;
 mod ls;
 mod nearest;
+mod policy;
 mod rm;
 mod shell;
 mod show;
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Stop(Several),
     /// Make spaces active
     Wake(Several),
+    /// Change when a space sleeps, and who reaches and wakes it by its hosts
+    Policy(policy::Args),
     /// Destroy spaces and everything in them
     Rm(rm::Args),
 }
@@ -70,6 +73,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Outcome<Exit> {
         Command::Freeze(several) => sleep::run("freezeSpace", &several.names, context).await,
         Command::Stop(several) => sleep::run("stopSpace", &several.names, context).await,
         Command::Wake(several) => sleep::run("wakeSpace", &several.names, context).await,
+        Command::Policy(args) => policy::run(args, context).await,
         Command::Rm(args) => rm::run(args, context).await,
     }
 }

@@ -14,7 +14,7 @@ pub(crate) fn first(fleet_id: FleetId) -> Bundle {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Exchange {
     /// What the gateway holds from now on, when the node brought something newer.
-    pub(crate) adopt: Option<Bundle>,
+    pub(crate) adopt: Option<Box<Bundle>>,
     /// Whether the node shall have ours.
     pub(crate) hand_out: bool,
     /// Whether the node shall send its own, because it is newer and we have not seen it.
@@ -27,7 +27,7 @@ pub(crate) fn exchange(ours: Option<&Bundle>, said: &CheckIn) -> Exchange {
     let adopt = said.bundle_copy.clone().filter(|copy| copy.version > held);
     let held = adopt.as_ref().map_or(held, |copy| copy.version);
     let theirs = said.bundle.map_or(0, |bundle| bundle.version);
-    Exchange { adopt, hand_out: theirs < held, want: theirs > held }
+    Exchange { adopt: adopt.map(Box::new), hand_out: theirs < held, want: theirs > held }
 }
 
 #[cfg(test)]

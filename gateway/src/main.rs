@@ -50,7 +50,7 @@ async fn start(mut config: Config) -> anyhow::Result<()> {
     raise_open_files();
     config.budget = Budget::of(open_files());
     config.limits = config.limits.within(config.budget.connections);
-    let env = Env::real();
+    let env = Env::with_patience(config.limits.peer_timeout);
     tracing::info!("{config}");
     let parts = Parts::open(&env, &config)?;
     let shutdown = Shutdown::new();

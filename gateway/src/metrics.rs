@@ -30,6 +30,7 @@ struct Counted {
     lookups: BTreeMap<&'static str, u64>,
     cache: BTreeMap<&'static str, u64>,
     placements: BTreeMap<&'static str, u64>,
+    tunnels: BTreeMap<&'static str, u64>,
 }
 
 /// The counters.
@@ -69,6 +70,11 @@ impl Metrics {
     /// A new space was placed, and what came of it.
     pub(crate) fn placement(&self, outcome: &'static str) {
         self.with(|counted| *counted.placements.entry(outcome).or_default() += 1);
+    }
+
+    /// A tunnel to an app ended.
+    pub(crate) fn tunnel(&self, end: &'static str) {
+        self.with(|counted| *counted.tunnels.entry(end).or_default() += 1);
     }
 
     /// Everything, as Prometheus reads it.
@@ -126,6 +132,7 @@ impl Collector for Shown {
             ("lookups", "Lookups sent to nodes, by answer", "answer", &counted.lookups),
             ("cache", "Questions to the cache, by outcome", "outcome", &counted.cache),
             ("placements", "New spaces placed, by outcome", "outcome", &counted.placements),
+            ("tunnels_ended", "Tunnels to apps that ended, by how", "end", &counted.tunnels),
         ] {
             let mut family = to.encode_descriptor(name, help, None, MetricType::Counter)?;
             for (value, count) in counts {

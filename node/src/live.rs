@@ -11,6 +11,11 @@ use drowse_shared::id::SpaceId;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
+use wakes::Wakes;
+
+/// How often spaces were woken by their hosts.
+mod wakes;
+
 /// Something that keeps a space awake while it lasts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Running {
@@ -77,6 +82,7 @@ struct Table {
     due: BTreeSet<(Instant, SpaceId)>,
     /// What is newer than the ledger's.
     unwritten: BTreeMap<SpaceId, Timestamp>,
+    wakes: Wakes,
     next: u64,
 }
 
@@ -154,6 +160,14 @@ impl Live {
     /// How often the space fell asleep in this life.
     pub fn slept(&self, id: SpaceId) -> u64 {
         self.table().entries.get(&id).map_or(0, |entry| entry.slept)
+    }
+
+    /// Counts a wake by the hosts of the space, of which there may be so many in a minute.
+    ///
+    /// # Errors
+    /// How long it takes until the next.
+    pub fn count_wake(&self, id: SpaceId, most: u32) -> Result<(), Duration> {
+        self.table().wakes.count(id, most, Instant::now())
     }
 
     /// For how long the space has been awake since this life woke it.

@@ -70,7 +70,7 @@ fn start(mut config: Config) -> anyhow::Result<()> {
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
     let ended = runtime.block_on(async {
         tracing::info!("{config}");
-        let env = Env::real();
+        let env = Env::with_patience(config.limits.peer_timeout);
         let parts = Parts::open(&env, &config)?;
         let shutdown = Shutdown::new();
         let signal = shutdown.clone();

@@ -59,7 +59,7 @@ impl Space {
             created_at: self.created_at,
             template: self.template.clone(),
             spec: self.spec,
-            policy: self.policy,
+            policy: self.policy.clone(),
             metadata: self.metadata.clone(),
         }
     }

@@ -27,6 +27,10 @@ pub mod deadline;
 mod drain;
 /// Answers on connections that are not served.
 mod farewell;
+/// Connections of which nothing is read that has not one reading.
+mod framed;
+/// Where a request ends.
+mod framing;
 /// What concerns one connection only.
 pub mod hop;
 /// How much a server takes on, and how long it waits.
@@ -39,8 +43,11 @@ mod serve;
 mod stall;
 /// Connections that were upgraded.
 pub mod tunnel;
+/// Whose turn it is on a connection.
+mod turn;
 
 pub use drain::drain;
+pub use framing::Fault;
 pub use limits::{Args as LimitArgs, Limits};
 pub use serve::serve;
 use stall::Stalling;

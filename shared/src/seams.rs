@@ -4,7 +4,7 @@
 //! fleet of daemons shares one thread, one seed and simulated time. Monotonic time and sleeps are plain
 //! `tokio::time`, which a simulation pauses.
 
-use std::{future::Future, io, pin::Pin, sync::Arc};
+use std::{future::Future, io, pin::Pin, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -16,6 +16,7 @@ mod counted;
 mod real;
 
 pub use counted::Counts;
+pub use real::PEER_TIMEOUT;
 
 /// A boxed future, as seams return it.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -79,8 +80,13 @@ pub struct Env {
 impl Env {
     /// The machine itself, on the current tokio runtime.
     pub fn real() -> Self {
-        let machine = Arc::new(real::Machine);
+        let machine = Arc::new(real::Machine::default());
         Self { net: machine.clone(), clock: machine.clone(), entropy: machine.clone(), tasks: machine }
+    }
+
+    /// The machine itself, which gives up who gave no sign of life for so long.
+    pub fn with_patience(peer_timeout: Duration) -> Self {
+        Self { net: Arc::new(real::Machine { peer_timeout }), ..Self::real() }
     }
 
     /// Starts a task that outlives its caller.

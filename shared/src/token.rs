@@ -9,6 +9,11 @@ use subtle::ConstantTimeEq;
 /// Shortest token, in characters.
 pub const CHARACTERS_MIN: usize = 32;
 
+/// Whether a text is long enough and plain enough to be a token.
+pub(crate) fn is_strong(text: &str) -> bool {
+    text.len() >= CHARACTERS_MIN && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
 /// Why there is no usable token.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -69,9 +74,8 @@ impl Token {
     /// # Errors
     /// When it is weak.
     pub fn checked(text: &str, from: &'static str) -> Result<Self, Error> {
-        let length = text.chars().count();
-        if length < CHARACTERS_MIN || !text.bytes().all(|b| b.is_ascii_graphic()) {
-            return Err(Error::Weak { from, length });
+        if !is_strong(text) {
+            return Err(Error::Weak { from, length: text.chars().count() });
         }
         Ok(Self(SecretString::from(text)))
     }

@@ -1,12 +1,13 @@
 use std::time::Duration;
 
 use drowse_shared::{
-    api::spaces::{AcquireSpace, Acquired, Metadata, PolicyPatch, Resumed, SpecPatch, WAIT_SECONDS, Waking},
+    api::spaces::{AcquireSpace, Acquired, Metadata, Resumed, SpecPatch, WAIT_SECONDS, Waking},
     name::SpaceRef,
     units,
 };
 use tokio::time::Instant;
 
+use super::policy::Wishes;
 use crate::{
     args::Context,
     failure::{Exit, Failure, Outcome},
@@ -41,15 +42,8 @@ pub(crate) struct Args {
     /// Most processes and threads of a new space
     #[arg(long, value_name = "NUMBER")]
     pids: Option<u32>,
-    /// Idle time until its processes are suspended, such as 10m, or never
-    #[arg(long, value_name = "DURATION", value_parser = after, alias = "policy-freeze-after")]
-    freeze_after: Option<After>,
-    /// Idle time until only its disk is left, or never
-    #[arg(long, value_name = "DURATION", value_parser = after, alias = "policy-stop-after")]
-    stop_after: Option<After>,
-    /// Idle time until its disk moves to the bucket, or never
-    #[arg(long, value_name = "DURATION", value_parser = after, alias = "policy-hibernate-after")]
-    hibernate_after: Option<After>,
+    #[command(flatten)]
+    policy: Wishes,
     /// A note on a new space; may be given several times
     #[arg(long, value_name = "KEY=VALUE", value_parser = super::exec::pair)]
     meta: Vec<(String, String)>,
@@ -58,34 +52,19 @@ pub(crate) struct Args {
     wait: Duration,
 }
 
-/// A step of a policy; `None` never comes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct After(Option<u64>);
-
-fn after(text: &str) -> Result<After, units::Error> {
-    if text == "never" {
-        return Ok(After(None));
-    }
-    Ok(After(Some(units::duration(text)?.as_secs())))
-}
-
 /// Acquires.
 pub(super) async fn run(args: Args, context: &Context) -> Outcome<Exit> {
     if args.wait > WAIT_MAX {
         return Err(Failure::usage(format!("--wait is at most {} s", WAIT_MAX.as_secs())));
     }
-    let policy = PolicyPatch {
-        freeze_after_seconds: args.freeze_after.map(|step| step.0),
-        stop_after_seconds: args.stop_after.map(|step| step.0),
-        hibernate_after_seconds: args.hibernate_after.map(|step| step.0),
-    };
+    let policy = args.policy.patch()?;
     let spec =
         SpecPatch { cpus: args.cpus, memory_bytes: args.memory, disk_bytes: args.disk, pids: args.pids };
     let request = AcquireSpace {
         name: args.name.clone(),
         template: args.template,
         spec: (spec != SpecPatch::default()).then_some(spec),
-        policy: (policy != PolicyPatch::default()).then_some(policy),
+        policy,
         metadata: (!args.meta.is_empty()).then(|| args.meta.into_iter().collect::<Metadata>()),
         wait_seconds: (args.wait.as_secs() != WAIT_SECONDS).then_some(args.wait.as_secs()),
     };
@@ -129,16 +108,4 @@ pub(crate) fn told(acquired: &Acquired, elapsed: Duration) -> String {
         (false, None) => space.state.as_str(),
     };
     format!("{}  {how} on {}  {}", space.name, space.node, took(elapsed))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_step_is_a_duration_or_never() {
-        assert_eq!(after("never"), Ok(After(None)));
-        assert_eq!(after("10m"), Ok(After(Some(600))));
-        assert!(after("soon").is_err());
-    }
 }

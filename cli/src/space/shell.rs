@@ -129,7 +129,7 @@ pub(super) async fn run(args: Args, context: &Context) -> Outcome<Exit> {
         Over::Left => {
             match &args.tag {
                 Some(tag) => {
-                    eprintln!("\ndrowse: left; `drowse space shell {} --tag {tag}` comes back", args.name)
+                    eprintln!("\ndrowse: left; `drowse space shell {} --tag {tag}` comes back", args.name);
                 }
                 None => eprintln!("\ndrowse: left"),
             }

@@ -1,19 +1,19 @@
 use drowse_shared::{
-    api::spaces::{OneSpace, Policy, Space, SpaceAnswer, Spec},
+    api::spaces::{OneSpace, Space, SpaceAnswer, Spec},
     name::SpaceRef,
     seams::Env,
 };
 use jiff::Timestamp;
 
-use super::ls::{ago, next_step, state_of};
+use super::{
+    ls::{ago, next_step, state_of},
+    policy,
+};
 use crate::{
     args::Context,
     client::SLACK,
     failure::{Exit, Outcome},
-    output::{
-        self, plain,
-        units::{bytes, span},
-    },
+    output::{self, plain, units::bytes},
 };
 
 /// Shows one space.
@@ -48,7 +48,8 @@ fn lines(space: &Space, now: Timestamp) -> Vec<(&'static str, String)> {
     if let Some(broken) = &space.broken {
         lines.push(("broken", format!("{}: {} ({})", broken.cause, broken.message, ago(broken.since, now))));
     }
-    lines.push(("policy", policy(&space.policy)));
+    lines.push(("policy", policy::sleeps(&space.policy)));
+    lines.push(("ports", policy::ports(&space.policy)));
     lines.push(("spec", spec(&space.spec)));
     lines.push(("template", format!("{} {}", space.template.name, space.template.digest)));
     lines.push(("created", format!("{} ({})", space.created_at, ago(space.created_at, now))));
@@ -57,19 +58,6 @@ fn lines(space: &Space, now: Timestamp) -> Vec<(&'static str, String)> {
         lines.push(("metadata", format!("{key}={value}")));
     }
     lines
-}
-
-fn policy(policy: &Policy) -> String {
-    let step = |verb: &str, after: Option<u64>| match after {
-        Some(seconds) => format!("{verb} after {}", span(seconds)),
-        None => format!("never {verb}"),
-    };
-    [
-        step("freeze", policy.freeze_after_seconds),
-        step("stop", policy.stop_after_seconds),
-        step("hibernate", policy.hibernate_after_seconds),
-    ]
-    .join(", ")
 }
 
 fn spec(spec: &Spec) -> String {

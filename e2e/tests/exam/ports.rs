@@ -1,6 +1,9 @@
 //! Ports of spaces, by host, through gateway and node.
 
-use drowse_e2e::{fleet::Fleet, wait::seconds};
+use drowse_e2e::{
+    fleet::{Fleet, Plan},
+    wait::seconds,
+};
 use drowse_shared::api::spaces::State;
 use serde_json::{Value, json};
 use tokio::{
@@ -9,9 +12,10 @@ use tokio::{
     time::timeout,
 };
 
-const DOMAIN: &str = "drowse.test";
+pub(super) const DOMAIN: &str = "drowse.test";
 
-/// Tells what it was asked, byte for byte; `/late` answers in two halves; an upgrade to `echo` is granted and echoes.
+/// Tells what it was asked, byte for byte; `/late` answers in two halves; an upgrade to `echo` is granted and echoes, one to
+/// `ping` says something again and again.
 const APP: &str = r#"
 import socket, sys, threading, time
 def serve(c):
@@ -30,6 +34,11 @@ def serve(c):
                 c.sendall(some)
             c.sendall(b'bye')
             return
+        if b'upgrade: ping' in head.lower():
+            c.sendall(b'HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: ping\r\n\r\nhello ')
+            while True:
+                c.sendall(b'ping ')
+                time.sleep(0.1)
         if head.startswith(b'GET /refuses'):
             c.sendall(b'HTTP/1.1 404 Not Found\r\nDrowse-Answer: node\r\nContent-Length: 4\r\n\r\nnone')
             return
@@ -39,6 +48,8 @@ def serve(c):
             c.sendall(b'data: 2\n\n')
             return
         c.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n' % len(head) + head)
+    except OSError:
+        pass
     finally:
         c.close()
 s = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET)
@@ -49,8 +60,8 @@ while True:
     threading.Thread(target=serve, args=(s.accept()[0],), daemon=True).start()
 "#;
 
-struct Web {
-    fleet: Fleet,
+pub(super) struct Web {
+    pub(super) fleet: Fleet,
 }
 
 struct Page {
@@ -61,11 +72,15 @@ struct Page {
 
 impl Web {
     async fn start(nodes: usize) -> Self {
-        Self { fleet: Fleet::real(nodes).gateway_env("DROWSE_DOMAIN", DOMAIN).start().await }
+        Self::over(Fleet::real(nodes)).await
+    }
+
+    pub(super) async fn over(plan: Plan) -> Self {
+        Self { fleet: plan.gateway_env("DROWSE_DOMAIN", DOMAIN).start().await }
     }
 
     /// A space with the app on 8080.
-    async fn app(&self, name: &str) -> String {
+    pub(super) async fn app(&self, name: &str) -> String {
         let id = self.fleet.acquire(name).await.space.id.to_string();
         let files = json!({ "name": name, "files": [{ "path": "app.py", "content": APP }] });
         self.fleet.door.call::<Value>("writeFiles", files).await.ok();
@@ -93,6 +108,26 @@ impl Web {
             head: head.to_owned(),
             body: body.to_owned(),
         }
+    }
+
+    pub(super) async fn policy(&self, name: &str, policy: Value) {
+        let wish = json!({ "name": name, "policy": policy });
+        self.fleet.door.call::<Value>("updatePolicy", wish).await.ok();
+    }
+
+    async fn freeze(&self, name: &str) {
+        self.fleet.door.call::<Value>("freezeSpace", json!({ "name": name })).await.ok();
+    }
+
+    /// Asks with one more header; answers the status and the code of an error of ours.
+    async fn knock(&self, label: &str, target: &str, header: &str) -> (u16, String) {
+        let request =
+            format!("GET {target} HTTP/1.1\r\nHost: {label}.{DOMAIN}\r\nConnection: close\r\n{header}\r\n");
+        let page = self.raw(&request).await;
+        let error: Value = serde_json::from_str(&page.body).unwrap_or_default();
+        let ours = error.is_null() && page.body.to_lowercase().contains("drowse-token:");
+        assert!(!ours, "a header of ours at the app: {}", page.body);
+        (page.status, error["code"].as_str().unwrap_or_default().to_owned())
     }
 
     async fn get(&self, label: &str, target: &str) -> Page {
@@ -208,5 +243,83 @@ async fn a_listener_that_comes_up_after_a_wake_is_waited_for() {
     });
     assert_eq!(page.status, 200);
     assert!(page.body.contains("data: 1") && page.body.contains("data: 2"), "{}", page.body);
+    web.fleet.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_reaches_and_who_wakes_a_space_is_for_its_policy_to_say() {
+    const PORTS: &str = "a-token-of-the-ports-0123456789abcdef";
+    let web = Web::start(1).await;
+    let id = web.app("shop").await;
+    let (host, fleet_token) = (format!("8080-{id}"), web.fleet.ground.token.clone());
+    let show = |token: &str| format!("Drowse-Token: {token}\r\n");
+    let ok = (200, String::new());
+    let private = (401, "port_private".to_owned());
+    let asleep = (503, "space_asleep".to_owned());
+
+    // A private port wants a token in one place, and an app never sees it.
+    web.policy("shop", json!({ "ports": { "8080": "private" }, "portToken": PORTS })).await;
+    let shown = web.fleet.get("shop").await.policy;
+    assert!(shown.is_private(8080) && shown.port_token_digest.is_some());
+    for (target, header, expected) in [
+        ("/", String::new(), &private),
+        ("/", show("wrong"), &private),
+        ("/", show(PORTS) + &show(PORTS), &private),
+        ("/", format!("Cookie: Drowse-Token={PORTS}\r\n"), &private),
+        ("/", format!("Authorization: Bearer {PORTS}\r\n"), &private),
+        (&*format!("/?Drowse-Token={PORTS}"), String::new(), &private),
+        ("/", show(PORTS), &ok),
+        ("/", show(&fleet_token), &ok),
+    ] {
+        for label in ["shop", &host] {
+            assert_eq!(&web.knock(label, target, &header).await, expected, "{label} {target} {header}");
+        }
+    }
+    web.freeze("shop").await;
+    assert_eq!(web.knock("shop", "/", "").await, private);
+    assert_eq!(web.fleet.get("shop").await.state, State::Frozen, "a stranger does not wake it");
+    assert_eq!(web.knock("shop", "/", &show(PORTS)).await, ok);
+
+    // Who wakes a space whose ports are public.
+    web.policy("shop", json!({ "ports": {}, "wakeOn": "authenticated", "neverWakePaths": ["/quiet"] })).await;
+    assert_eq!(web.knock("shop", "/quiet", "").await, ok, "it is awake");
+    web.freeze("shop").await;
+    assert_eq!(web.knock("shop", "/", "").await, asleep);
+    assert_eq!(web.knock("shop", "/quiet?x", &show(PORTS)).await, asleep);
+    assert_eq!(web.fleet.get("shop").await.state, State::Frozen);
+    assert_eq!(web.knock("shop", "/", &show(PORTS)).await, ok);
+
+    // A tunnel is held to it as well: what comes on it wakes nothing, and ends it.
+    let mut io = web.connect().await;
+    let asks =
+        format!("GET /ws HTTP/1.1\r\nHost: shop.{DOMAIN}\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
+    io.write_all(asks.as_bytes()).await.expect("sent");
+    let mut heard = Vec::new();
+    while !heard.ends_with(b"hello ") {
+        timeout(seconds(20), io.read_buf(&mut heard)).await.expect("in time").expect("read");
+    }
+    web.policy("shop", json!({ "wakeOn": "none" })).await;
+    web.freeze("shop").await;
+    assert_eq!(web.knock("shop", "/", &show(&fleet_token)).await, asleep);
+    io.write_all(b"one").await.expect("sent");
+    let ended = timeout(seconds(20), io.read_to_end(&mut heard)).await.expect("in time");
+    assert!(ended.is_err() || heard.ends_with(b"hello "), "{}", String::from_utf8_lossy(&heard));
+    assert_eq!(web.fleet.get("shop").await.state, State::Frozen);
+
+    // And how often: many who wait for one wake are one.
+    web.policy("shop", json!({ "wakeOn": "any", "wakesPerMinuteMax": 3 })).await;
+    let woken = futures_util::future::join_all((0..20).map(|_| web.knock("shop", "/", ""))).await;
+    assert!(woken.iter().all(|answer| *answer == ok), "{woken:?}");
+    web.freeze("shop").await;
+    assert_eq!(web.knock("shop", "/", "").await, (429, "too_many_wakes".to_owned()), "the fourth");
+    assert_eq!(web.fleet.get("shop").await.state, State::Frozen);
+    web.fleet.door.call::<Value>("wakeSpace", json!({ "name": "shop" })).await.ok();
+    assert_eq!(web.knock("shop", "/", "").await, ok, "a verb wakes it all the same");
+
+    let metrics = web.fleet.node("n1").door.page("/metrics").await.text();
+    for line in [r#"verb="port",status="200""#, r#"verb="port",status="401""#, r#"verb="port",status="429""#]
+    {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
     web.fleet.end().await;
 }

@@ -118,7 +118,8 @@ async fn once(
     match asked.send(&gateway.nodes, peer, hit, body).await {
         Came::Answer(response) => Ok(Ok(response)),
         Came::Tunnel(response, tunnel) => {
-            tunnel.open(&gateway.env, &gateway.shutdown, near);
+            let metrics = gateway.metrics.clone();
+            tunnel.open(&gateway.env, &gateway.shutdown, near, move |end| metrics.tunnel(end.as_str()));
             Ok(Ok(response))
         }
         Came::NotMine => {

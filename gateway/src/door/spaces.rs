@@ -86,7 +86,7 @@ pub(super) async fn attach(
     Extension(request_id): Extension<RequestId>,
     mut request: Request,
 ) -> Result<Response, Error> {
-    let near = Near::of(&mut request, &gateway.env, &gateway.shutdown);
+    let near = Near::of(&mut request, &gateway);
     let (parts, _) = request.into_parts();
     let space = streamed_space(&parts)?.ok_or_else(|| {
         Error::new(Code::InvalidRequest, "space: attach names its space: ?space=… or the header Drowse-Space")

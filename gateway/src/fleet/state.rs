@@ -160,7 +160,7 @@ impl State {
         let mut exchange = authority::exchange(next.bundle(), said);
         if let Some(bundle) = exchange.adopt.take() {
             tracing::info!(node = %said.node_id, version = bundle.version, "a node held newer configuration");
-            next.change(said.ledger_id).bundle = Some(bundle);
+            next.change(said.ledger_id).bundle = Some(*bundle);
         }
         // A removed node needs it too: without, it would not open its door to be asked what it holds.
         exchange.hand_out &= standing != Standing::Waiting;

@@ -2,7 +2,7 @@
 
 use drowse_shared::{
     api::headers::{
-        CREATE, CREDENTIAL, EXPECT, Expect, FORWARDED, INTERNAL, PORT, REQUEST_ID, SPACE, strip_ours,
+        CREATE, CREDENTIAL, EXPECT, Expect, FORWARDED, INTERNAL, PORT, REQUEST_ID, SPACE, TOKEN, strip_ours,
     },
     http::hop,
     id::{RequestId, Ticket},
@@ -73,14 +73,23 @@ pub(super) fn ported(
     bearer: HeaderValue,
     request_id: &RequestId,
     found: (&SpaceRef, Expect),
-    port: u16,
+    (host, port): (Option<&HeaderValue>, u16),
 ) {
     let upgrade = hop::upgrade(headers);
+    // What is shown for a private port is the node's to judge; it goes no further.
+    let shown = headers.get_all(TOKEN).iter().cloned().collect::<Vec<_>>();
     hop::strip_for_streams(headers);
     strip_ours(headers);
+    for token in shown {
+        headers.append(TOKEN, token);
+    }
+    // It says whom the request is for, whatever `Connection` says about it.
+    if let Some(host) = host {
+        headers.insert(header::HOST, host.clone());
+    }
     headers.remove(header::CONTENT_LENGTH);
     headers.remove(header::EXPECT);
-    rebuild(headers, peer, headers.get(header::HOST).cloned());
+    rebuild(headers, peer, host.cloned());
     headers.insert(CREDENTIAL, bearer);
     headers.insert(FORWARDED, HeaderValue::from_static("1"));
     headers.insert(PORT, HeaderValue::from(port));
@@ -169,6 +178,20 @@ mod tests {
             ["host", "connection", "x-secret", "te", "expect", "content-length", "drowse-create", "forwarded"]
         {
             assert_eq!(got(gone), None, "{gone}");
+        }
+    }
+
+    #[test]
+    fn what_an_app_is_asked_keeps_its_host() {
+        for pairs in [&[("host", "a"), ("connection", "host")][..], &[]] {
+            let mut headers = map(pairs);
+            let space: SpaceRef = "käse".parse().expect("a name");
+            let host = HeaderValue::from_static("a");
+            let bearer = HeaderValue::from_static("Bearer ours");
+            let id = RequestId::mint(&Env::real());
+            ported(&mut headers, None, bearer, &id, (&space, Expect::default()), (Some(&host), 8080));
+            assert_eq!((&headers["host"], &headers["x-forwarded-host"]), (&host, &host), "{pairs:?}");
+            assert_eq!(headers["drowse-space"], "k%C3%A4se", "a node that gave the name up notices");
         }
     }
 

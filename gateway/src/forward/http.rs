@@ -160,6 +160,9 @@ pub(crate) async fn forward(
             let message = format!("{paused}; nothing was changed");
             return Forwarded::Answer(Error::new(Code::RequestTimeout, message).into_response());
         }
+        Err(Failure::Broken(fault)) => {
+            return Forwarded::Answer(Error::new(Code::InvalidRequest, fault.to_string()).into_response());
+        }
         Err(failure) => return Forwarded::Cut(failure.to_string()),
     };
     match response.status() {

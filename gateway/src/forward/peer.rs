@@ -6,7 +6,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use drowse_shared::{
     api::Error,
-    http::{HttpClient, Limits, client, pace::Paused, why},
+    http::{Fault, HttpClient, Limits, client, pace::Paused, why},
     seams::Env,
     token::Token,
 };
@@ -29,6 +29,8 @@ pub(crate) enum Failure {
     Cut(String),
     /// The caller's own body paused for too long; it is told so.
     Paused(Paused),
+    /// The caller's own body has no one reading; it is told so.
+    Broken(Fault),
     /// It answered an error.
     Refused(Box<Error>, http::StatusCode),
     /// It answered what nobody understands.
@@ -40,6 +42,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Unreached(why) | Self::Cut(why) | Self::Nonsense(why) => f.write_str(why),
             Self::Paused(paused) => paused.fmt(f),
+            Self::Broken(fault) => fault.fmt(f),
             Self::Refused(error, status) => write!(f, "answered {}: {}", status.as_u16(), error.message),
         }
     }
@@ -66,6 +69,9 @@ impl Peers {
         self.client.request(request).await.map_err(|error| {
             if let Some(paused) = Paused::caused(&error) {
                 return Failure::Paused(paused);
+            }
+            if let Some(fault) = Fault::caused(&error) {
+                return Failure::Broken(fault);
             }
             let reason = why(&error);
             if error.is_connect() || was_never_sent(&error) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::{body::Body, response::Response};
 use drowse_shared::{
     api::{
-        Error,
+        Code, Error,
         headers::{ANSWER, Expect},
     },
     http::{Peer as Caller, hop},
@@ -13,7 +13,7 @@ use drowse_shared::{
     name::SpaceRef,
     select_biased,
 };
-use http::{Request, StatusCode, request::Parts};
+use http::{HeaderValue, Request, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
@@ -36,6 +36,7 @@ pub(crate) struct Asked {
     method: http::Method,
     target: String,
     headers: http::HeaderMap,
+    host: Option<HeaderValue>,
     caller: Option<Caller>,
     request_id: RequestId,
     /// The space as the host names it: a node that gave the name up notices.
@@ -64,7 +65,9 @@ pub(crate) enum Came {
 impl Asked {
     /// Takes what is needed of a request.
     pub(crate) fn new(mut parts: Parts, request_id: RequestId, space: SpaceRef, port: u16) -> Self {
+        let target_host = parts.uri.authority().and_then(|host| host.as_str().parse().ok());
         Self {
+            host: target_host.or_else(|| parts.headers.get(header::HOST).cloned()),
             target: parts.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned(),
             method: parts.method,
             headers: parts.headers,
@@ -85,7 +88,15 @@ impl Asked {
         let caller = self.caller.as_ref().map(|caller| caller.0.as_str());
         let expect = Expect { id: Some(hit.id), epoch: Some(hit.epoch) };
         let found = (&self.space, expect);
-        headers::ported(&mut headers, caller, peers.bearer(), &self.request_id, found, self.port);
+        headers::ported(
+            &mut headers,
+            caller,
+            peers.bearer(),
+            &self.request_id,
+            found,
+            (self.host.as_ref(), self.port),
+        );
+        hop::set_framing(&mut headers, &body);
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = format!("{}{}", peer.endpoint, self.target)
@@ -108,6 +119,7 @@ impl Asked {
             Ok(response) if response.headers().contains_key(ANSWER) => own(response).await,
             Ok(response) => self.came(response, nodes, peer, place),
             Err(Failure::Unreached(why)) => Came::Unreached(why),
+            Err(Failure::Broken(fault)) => Came::Refused(Error::new(Code::InvalidRequest, fault.to_string())),
             Err(failure) => Came::Cut(failure.to_string()),
         }
     }
@@ -135,15 +147,14 @@ impl Asked {
 /// The node's own answer, and what it means.
 async fn own(response: Response<Incoming>) -> Came {
     let status = response.status();
-    match status {
-        StatusCode::MISDIRECTED_REQUEST => return Came::NotMine,
-        StatusCode::UNAUTHORIZED => {
-            return Came::Unreached("it refuses this gateway's token".to_owned());
-        }
-        _ => {}
+    if status == StatusCode::MISDIRECTED_REQUEST {
+        return Came::NotMine;
     }
     let read = Limited::new(response.into_body(), ERROR_BYTES_MAX).collect().await;
     match read.map(|body| serde_json::from_slice::<Error>(&body.to_bytes())) {
+        Ok(Ok(error)) if error.code == Code::Unauthenticated => {
+            Came::Unreached("it refuses this gateway's token".to_owned())
+        }
         Ok(Ok(error)) => Came::Refused(error),
         _ => Came::Cut(format!("it answered {} and nothing that can be read", status.as_u16())),
     }

@@ -9,6 +9,8 @@ use drowse_shared::{
 use hyper::{body::Incoming, upgrade::OnUpgrade};
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::{metrics::Metrics, service::Gateway};
+
 /// The far side of a tunnel.
 pub(crate) struct Tunnel {
     far: OnUpgrade,
@@ -34,14 +36,21 @@ impl Tunnel {
     }
 
     /// Joins it with the caller's side until either ends or the node is lost.
-    pub(crate) fn open(self, env: &Env, shutdown: &Shutdown, near: OnUpgrade) {
+    /// `ended` is told how.
+    pub(crate) fn open(
+        self,
+        env: &Env,
+        shutdown: &Shutdown,
+        near: OnUpgrade,
+        ended: impl FnOnce(tunnel::End) + Send + 'static,
+    ) {
         let Self { far, lost, place } = self;
         // It keeps its place among what is at nodes until it ends.
         let lost = async move {
             let _place = place;
             lost.await;
         };
-        tunnel::open(env, shutdown, near, far, lost);
+        tunnel::open(env, shutdown, near, far, lost, ended);
     }
 }
 
@@ -51,20 +60,24 @@ pub(crate) struct Near {
     side: Arc<Mutex<Option<OnUpgrade>>>,
     env: Env,
     shutdown: Shutdown,
+    metrics: Arc<Metrics>,
 }
 
 impl Near {
     /// From a request that is about to be answered.
-    pub(crate) fn of<B>(request: &mut http::Request<B>, env: &Env, shutdown: &Shutdown) -> Self {
+    pub(crate) fn of<B>(request: &mut http::Request<B>, gateway: &Gateway) -> Self {
         let side = Arc::new(Mutex::new(Some(hyper::upgrade::on(request))));
-        Self { side, env: env.clone(), shutdown: shutdown.clone() }
+        let (env, shutdown, metrics) =
+            (gateway.env.clone(), gateway.shutdown.clone(), gateway.metrics.clone());
+        Self { side, env, shutdown, metrics }
     }
 
     /// The caller is about to be told; there is one tunnel for one request.
     pub(super) fn join(&self, tunnel: Tunnel) {
         let near = self.side.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(near) = near {
-            tunnel.open(&self.env, &self.shutdown, near);
+            let metrics = self.metrics.clone();
+            tunnel.open(&self.env, &self.shutdown, near, move |end| metrics.tunnel(end.as_str()));
         }
     }
 }

@@ -26,7 +26,7 @@ pub(super) async fn watch(State(node): State<Arc<Node>>, mut request: Request, n
     let began = Instant::now();
     let mut response = next.run(request).await;
     let (status, ms) = (response.status().as_u16(), began.elapsed().as_millis());
-    node.metrics.answered(&path, status, began.elapsed());
+    node.metrics.asked(&path, status, began.elapsed());
     // 421 is the everyday way of correcting a gateway's memory.
     if status >= 400
         && status != 421

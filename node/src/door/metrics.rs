@@ -27,13 +27,18 @@ const BUCKETS: [f64; 10] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Answered {
-    verb: String,
+    verb: &'static str,
     status: u16,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Named {
     name: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Ended {
+    end: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -46,6 +51,7 @@ pub struct Metrics {
     registry: Registry,
     requests: Family<Answered, Counter>,
     seconds: Histogram,
+    tunnels: Family<Ended, Counter>,
     spaces: Family<InState, Gauge>,
     memory_available: Gauge,
     disk_available: Gauge,
@@ -61,6 +67,7 @@ impl Default for Metrics {
         let metrics = Self {
             requests: Family::default(),
             seconds: Histogram::new(BUCKETS),
+            tunnels: Family::default(),
             spaces: Family::default(),
             memory_available: Gauge::default(),
             disk_available: Gauge::default(),
@@ -77,6 +84,7 @@ impl Default for Metrics {
             Unit::Seconds,
             metrics.seconds.clone(),
         );
+        registry.register("tunnels_ended", "Tunnels to apps that ended, by how", metrics.tunnels.clone());
         registry.register("spaces", "Spaces by state", metrics.spaces.clone());
         let memory = metrics.memory_available.clone();
         registry.register_with_unit("memory_available", "Memory that could be had", Unit::Bytes, memory);
@@ -94,11 +102,20 @@ impl Default for Metrics {
 
 impl Metrics {
     /// A request was answered.
-    pub fn answered(&self, path: &str, status: u16, took: Duration) {
+    pub fn asked(&self, path: &str, status: u16, took: Duration) {
         // What strangers type must not make labels.
-        let verb = counted(path).unwrap_or("other").to_owned();
+        self.answered(counted(path).unwrap_or("other"), status, took);
+    }
+
+    /// The same, by a word of ours.
+    pub fn answered(&self, verb: &'static str, status: u16, took: Duration) {
         self.requests.get_or_create(&Answered { verb, status }).inc();
         self.seconds.observe(took.as_secs_f64());
+    }
+
+    /// A tunnel to an app ended.
+    pub fn tunnel(&self, end: &'static str) {
+        self.tunnels.get_or_create(&Ended { end }).inc();
     }
 
     fn measured(&self, reading: &Reading) {

@@ -26,9 +26,12 @@ use super::expect;
 use crate::{lifecycle::wake, node::Node, space::Space};
 
 use awake::Awake;
+use knock::Knock;
 
 /// A connection into a space that wakes it.
 mod awake;
+/// Who may wake it.
+mod knock;
 
 /// The word for these requests where spaces say why they are awake.
 const VERB: &str = "port";
@@ -59,21 +62,25 @@ async fn serve(node: &Arc<Node>, mut request: Request, port: &HeaderValue) -> Re
     let port = port.to_str().ok().and_then(|text| text.parse::<u16>().ok()).filter(|port| *port > 0);
     let port = port.ok_or_else(|| Error::new(Code::InvalidRequest, format!("{PORT} is a port")))?;
     let space = expect::space_held(node, request.headers()).await?;
-    let (space, _) = wake::used(node, &space, VERB).await?;
+    let knock = Knock::new(request.headers(), request.uri().path(), port, &node.config.token);
+    let may = |space: &Space, look| knock.admits(space, look, &node.live);
+    let (space, _) = wake::used_if(node, &space, VERB, may).await?;
     let io = dial(node, &space, port).await?;
     let near = hyper::upgrade::on(&mut request);
     let asks = hop::upgrade(request.headers());
     let (parts, body) = request.into_parts();
+    let mut headers = plain(parts.headers);
+    hop::set_framing(&mut headers, &body);
     let mut onward = http::Request::new(body);
     *onward.method_mut() = parts.method;
     *onward.uri_mut() = target(&parts.uri);
-    *onward.headers_mut() = plain(parts.headers);
+    *onward.headers_mut() = headers;
     if let Some(to) = asks.clone() {
         hop::set_upgrade(onward.headers_mut(), to);
     }
     let shown = format!("request for port {port}");
     let guard = node.live.run(space.id, shown, node.env.clock.wall());
-    let io = TokioIo::new(Awake::new(io, node.clone(), &space));
+    let io = TokioIo::new(Awake::new(io, node.clone(), &space, knock.of_a_tunnel()));
     let (mut app, connection) = http1::handshake::<_, Body>(io).await.map_err(|error| broke(port, &error))?;
     node.env.spawn("app", async move {
         if let Err(error) = connection.with_upgrades().await {
@@ -109,7 +116,9 @@ fn answered(
         return Err(Error::new(Code::AppBroke, message));
     };
     hop::set_upgrade(&mut parts.headers, to);
-    tunnel::open(&node.env, &node.shutdown, near, far, std::future::pending());
+    let metered = node.clone();
+    let ended = move |end: tunnel::End| metered.metrics.tunnel(end.as_str());
+    tunnel::open(&node.env, &node.shutdown, near, far, std::future::pending(), ended);
     Ok(Response::from_parts(parts, Body::empty()))
 }
 

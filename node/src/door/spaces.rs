@@ -162,7 +162,7 @@ async fn change(
         .finish("change", async move {
             let _slot = slot;
             let row = edit(row)?;
-            worker.ledger.set_policy(row.id, row.policy).await.map_err(error::ledger)?;
+            worker.ledger.set_policy(row.id, &row.policy).await.map_err(error::ledger)?;
             worker.ledger.set_metadata(row.id, &row.metadata).await.map_err(error::ledger)?;
             worker.milestones.reached(Milestone::Row(Row::Changed));
             worker.watch(&row);

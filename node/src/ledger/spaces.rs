@@ -206,7 +206,8 @@ impl Ledger {
     ///
     /// # Errors
     /// When the ledger cannot be written.
-    pub async fn set_policy(&self, id: SpaceId, policy: Policy) -> Result<(), Error> {
+    pub async fn set_policy(&self, id: SpaceId, policy: &Policy) -> Result<(), Error> {
+        let policy = policy.clone();
         self.write(Write::Hard, move |c| {
             c.execute("update spaces set policy = ?2 where id = ?1", params![id.to_string(), json(&policy)?])
                 .map(drop)

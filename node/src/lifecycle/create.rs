@@ -195,7 +195,7 @@ fn admitted(node: &Node, name: &SpaceName, licence: Licence) -> Result<(), Error
 /// What the new space will be, by the caller's wishes and the fleet's settings.
 async fn planned(node: &Node, wish: &AcquireSpace, name: SpaceName) -> Result<Space, Error> {
     let settings = node.fleet.settings();
-    let policy = wish.policy.unwrap_or_default().apply(settings.policy);
+    let policy = wish.policy.clone().unwrap_or_default().apply(settings.policy);
     check("policy, with the fleet's defaults: ", &policy)?;
     let template = template(node, wish.template.as_deref().unwrap_or(&settings.template)).await?;
     let now = node.env.clock.wall();
@@ -230,7 +230,10 @@ fn unchanged(wish: &AcquireSpace, space: &Space) -> Vec<String> {
     let differs = [
         ("template", wish.template.as_ref().is_some_and(|name| *name != space.template.name)),
         ("spec", wish.spec.is_some_and(|patch| patch.apply(space.spec) != space.spec)),
-        ("policy", wish.policy.is_some_and(|patch| patch.apply(space.policy) != space.policy)),
+        (
+            "policy",
+            wish.policy.clone().is_some_and(|patch| patch.apply(space.policy.clone()) != space.policy),
+        ),
         ("metadata", wish.metadata.as_ref().is_some_and(|metadata| *metadata != space.metadata)),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(wish, _)| wish.to_owned()).collect()

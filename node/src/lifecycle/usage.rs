@@ -44,12 +44,7 @@ impl Usage {
         (id, name): (SpaceId, &SpaceName),
         verb: &'static str,
     ) -> Result<Self, Error> {
-        let row = node.known(&SpaceRef::Id(id)).await?;
-        if row.name != *name {
-            let message =
-                format!("the space gave up the name {:?}; it is {:?} now", name.as_str(), row.name.as_str());
-            return Err(Error::new(Code::SpaceNotFound, message));
-        }
+        is_called(node, id, name).await?;
         wake::used(node, &SpaceRef::Id(id), verb).await?;
         Ok(Self::now(node, id))
     }
@@ -61,4 +56,18 @@ impl Usage {
             node.live.use_again(id, node.env.clock.wall());
         }
     }
+}
+
+/// Whoever came to a space by a name that it gave up since does not stay.
+///
+/// # Errors
+/// That it has another name.
+pub async fn is_called(node: &Node, id: SpaceId, name: &SpaceName) -> Result<(), Error> {
+    let row = node.known(&SpaceRef::Id(id)).await?;
+    if row.name == *name {
+        return Ok(());
+    }
+    let message =
+        format!("the space gave up the name {:?}; it is {:?} now", name.as_str(), row.name.as_str());
+    Err(Error::new(Code::SpaceNotFound, message))
 }

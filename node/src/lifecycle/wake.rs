@@ -29,6 +29,15 @@ pub fn resumed(before: Word) -> Option<Resumed> {
     }
 }
 
+/// Why a space is shown to whoever may refuse its use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// It may be used as it is, or queued for.
+    First,
+    /// Its turn has come, and it is woken next.
+    ToWake,
+}
+
 /// Makes a space usable for `verb` and moves its idle clock; waits at most [`WAIT_SECONDS`].
 ///
 /// An active space is not queued for: its slot is only taken when something must be done.
@@ -40,10 +49,24 @@ pub async fn used(
     space: &SpaceRef,
     verb: &'static str,
 ) -> Result<(Space, Option<Resumed>), Error> {
+    used_if(node, space, verb, |_, _| Ok(())).await
+}
+
+/// The same, unless `may` refuses it.
+///
+/// # Errors
+/// As [`used`], and what `may` says.
+pub async fn used_if(
+    node: &Arc<Node>,
+    space: &SpaceRef,
+    verb: &'static str,
+    may: impl Fn(&Space, Look) -> Result<(), Error>,
+) -> Result<(Space, Option<Resumed>), Error> {
     if let Some(refusal) = node.fleet.refuses_use() {
         return Err(refusal);
     }
     let row = node.known(space).await?;
+    may(&row, Look::First)?;
     // Touched before the slot is looked at, as the idle step takes the slot before it looks at the touch: one of the two
     // sees the other. A verb that holds the slot may be putting it to sleep: then this one waits behind it.
     if row.state == State::Active {
@@ -55,6 +78,9 @@ pub async fn used(
     let started = Instant::now();
     let patience = Duration::from_secs(WAIT_SECONDS);
     let (slot, row) = node.hold(space, patience).await?;
+    if row.state != State::Active {
+        may(&row, Look::ToWake)?;
+    }
     let left = patience.saturating_sub(started.elapsed());
     let (woken, how) = wake(node, slot, row, left).await?.ok_or_else(|| {
         Error::new(

@@ -39,8 +39,12 @@ mod tests {
         let busy = awake(&policy, &seen, t0);
         assert_eq!((busy.because.as_str(), busy.since, busy.next_step), ("exec make (pid 41)", later, None));
 
-        let never =
-            Policy { freeze_after_seconds: None, stop_after_seconds: None, hibernate_after_seconds: None };
+        let never = Policy {
+            freeze_after_seconds: None,
+            stop_after_seconds: None,
+            hibernate_after_seconds: None,
+            ..policy
+        };
         assert_eq!(awake(&never, &Seen::default(), t0).next_step, None);
     }
 }

@@ -46,6 +46,7 @@ fn space(number: u32) -> Space {
             freeze_after_seconds: None,
             stop_after_seconds: None,
             hibernate_after_seconds: None,
+            ..Policy::default()
         },
         spec: Spec::default(),
         template: Template { name: "base".to_owned(), digest: "fake".to_owned() },

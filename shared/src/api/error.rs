@@ -47,6 +47,8 @@ codes! {
     InvalidRequest = "invalid_request", BAD_REQUEST;
     /// No token, or a wrong one.
     Unauthenticated = "unauthenticated", UNAUTHORIZED;
+    /// The port of the space is private, and the request shows no token for it.
+    PortPrivate = "port_private", UNAUTHORIZED;
     /// No such verb.
     UnknownVerb = "unknown_verb", NOT_FOUND;
     /// The verb exists and wants another HTTP method.
@@ -113,6 +115,10 @@ codes! {
     SpaceBusy = "space_busy", SERVICE_UNAVAILABLE;
     /// The space runs, and nothing listens on the port; something may later.
     PortClosed = "port_closed", SERVICE_UNAVAILABLE;
+    /// The space sleeps, and its policy does not let this request wake it.
+    SpaceAsleep = "space_asleep", SERVICE_UNAVAILABLE;
+    /// Requests for its ports have woken the space as often as its policy allows.
+    TooManyWakes = "too_many_wakes", TOO_MANY_REQUESTS;
     /// The app in the space took a request and gave no answer that can be read.
     AppBroke = "app_broke", BAD_GATEWAY;
     /// The space is frozen by its node until a condition ends.

@@ -19,6 +19,8 @@ pub const FORWARDED: &str = "drowse-forwarded";
 pub const PORT: &str = "drowse-port";
 /// The fleet token where `Authorization` is the app's own.
 pub const CREDENTIAL: &str = "drowse-authorization";
+/// What a caller shows for a private port: the fleet's token or that of the space's ports. It never reaches an app.
+pub const TOKEN: &str = "drowse-token";
 /// Set by a node on an answer to a request for a port that is its own, not the app's.
 pub const ANSWER: &str = "drowse-answer";
 

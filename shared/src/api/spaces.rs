@@ -17,6 +17,8 @@ mod list;
 mod metadata;
 /// When a space sleeps.
 mod policy;
+/// Who reaches and wakes a space by its hosts.
+mod ports;
 /// What a list is in order of.
 mod sort;
 /// What a space may use.
@@ -29,6 +31,7 @@ pub use metadata::{
     METADATA_ENTRIES_MAX, METADATA_KEY_CHARACTERS_MAX, METADATA_VALUE_BYTES_MAX, Metadata, metadata_bytes,
 };
 pub use policy::{Policy, PolicyPatch};
+pub use ports::{BadPortKey, BadPortToken, Exposure, PortKey, PortToken, Ports, WakeOn};
 pub use sort::{Key, Order, Place, Sort};
 pub use spec::{Spec, SpecPatch};
 

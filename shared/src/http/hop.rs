@@ -54,6 +54,13 @@ pub fn set_upgrade(headers: &mut HeaderMap, to: HeaderValue) {
     headers.insert(header::UPGRADE, to);
 }
 
+/// Lets a body of unknown length pass whatever the method: a client leaves it out of a `GET` that does not say so.
+pub fn set_framing(headers: &mut HeaderMap, body: &impl http_body::Body) {
+    if !body.is_end_stream() && body.size_hint().exact().is_none() {
+        headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 use std::{fmt, time::Duration};
 
-use crate::units;
+use crate::{seams::PEER_TIMEOUT, units};
 
 /// How much a server takes on, and how long it waits for whom it serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub struct Limits {
     pub client_timeout: Duration,
     /// How long a connection is kept on which nothing is asked. Clients and peers of ours give it up a little earlier.
     pub idle_timeout: Duration,
+    /// How long whoever is on the other side of a connection may give no sign of life.
+    pub peer_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -20,6 +22,7 @@ impl Default for Limits {
             connections_max: CONNECTIONS_MAX as usize,
             client_timeout: CLIENT_TIMEOUT_MAX,
             idle_timeout: IDLE_TIMEOUT,
+            peer_timeout: PEER_TIMEOUT,
         }
     }
 }
@@ -27,6 +30,8 @@ impl Default for Limits {
 const CONNECTIONS_MAX: u32 = 16_384;
 /// The kernel gives a connection up whose reader takes nothing for so long.
 const CLIENT_TIMEOUT_MAX: Duration = Duration::from_secs(60);
+
+const PEER_TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -42,6 +47,16 @@ pub struct Args {
     /// How long a connection is kept on which nothing is asked; the same for all daemons of a fleet
     #[arg(long, env = "DROWSE_IDLE_TIMEOUT", default_value = "60s", value_parser = positive)]
     pub idle_timeout: Duration,
+    /// How long whoever is on the other side of a connection may give no sign of life; a tunnel to a client that vanished ends then
+    #[arg(long, env = "DROWSE_PEER_TIMEOUT", default_value = "60s", value_parser = peer_timeout)]
+    pub peer_timeout: Duration,
+}
+
+fn peer_timeout(text: &str) -> Result<Duration, String> {
+    match positive(text) {
+        Ok(timeout) if !PEER_TIMEOUTS.contains(&timeout) => Err("it is 1 s to 1 h".to_owned()),
+        read => read,
+    }
 }
 
 fn positive(text: &str) -> Result<Duration, String> {
@@ -67,6 +82,7 @@ impl Args {
             connections_max: self.connections_max as usize,
             client_timeout: self.client_timeout,
             idle_timeout: self.idle_timeout,
+            peer_timeout: self.peer_timeout,
         }
     }
 }
@@ -85,12 +101,13 @@ impl Limits {
 
 impl fmt::Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { connections_max, client_timeout, idle_timeout } = self;
+        let Self { connections_max, client_timeout, idle_timeout, peer_timeout } = self;
         write!(
             f,
-            "connections_max={connections_max} client_timeout_ms={} idle_timeout_ms={}",
+            "connections_max={connections_max} client_timeout_ms={} idle_timeout_ms={} peer_timeout_ms={}",
             client_timeout.as_millis(),
-            idle_timeout.as_millis()
+            idle_timeout.as_millis(),
+            peer_timeout.as_millis()
         )
     }
 }

@@ -6,9 +6,13 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, body::Body, response::IntoResponse as _};
+use axum::{
+    Router,
+    body::Body,
+    response::{IntoResponse as _, Response},
+};
 use bytes::Bytes;
-use http::header;
+use http::{HeaderValue, header};
 use http_body::{Frame, SizeHint};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -16,7 +20,10 @@ use tower_service::Service as _;
 
 use super::{
     Limits, Peer, farewell,
-    stall::{Serving, Stalling, Turn},
+    framed::Framed,
+    framing::Fault,
+    stall::Stalling,
+    turn::{Serving, Turn},
 };
 use crate::{
     api::{Code, Error},
@@ -27,7 +34,7 @@ use crate::{
 /// Most connections that are refused in words at the same time; further ones are closed.
 const REFUSALS_MAX: usize = 64;
 /// Largest head of a request, and most that is read ahead of one: what a connection holds of a client that nobody knows yet.
-const HEAD_BYTES_MAX: usize = 64 << 10;
+pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Pause after an accept that failed, as when descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -90,14 +97,23 @@ async fn connection(io: BoxIo, served: Served, peer: String) {
     let service = hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
         let serving = turns.serve();
         request.extensions_mut().insert(peer.clone());
-        let refused = ambiguous(request.headers()).map(|why| Error::new(Code::InvalidRequest, why));
+        // An upgrade is none in HTTP/1.0.
+        let asks = request.headers().contains_key(header::UPGRADE);
+        if asks && request.version() < http::Version::HTTP_11 {
+            request.headers_mut().remove(header::UPGRADE);
+        }
         let mut app = app.clone();
+        let turn = turns.clone();
         async move {
-            let response = match refused {
-                Some(error) => error.into_response(),
-                None => app.call(request).await?,
-            };
-            let upgraded = response.status() == http::StatusCode::SWITCHING_PROTOCOLS;
+            let mut response = app.call(request).await?;
+            let mut upgraded = response.status() == http::StatusCode::SWITCHING_PROTOCOLS;
+            if upgraded && let Some(fault) = turn.take_untold() {
+                // It was granted to a client that did not wait for it.
+                (response, upgraded) = (last(fault), false);
+            }
+            if asks {
+                turn.settle(upgraded);
+            }
             let serving = if upgraded { serving.for_good() } else { serving };
             Ok::<_, Infallible>(response.map(|body| Answer { body, _serving: serving }))
         }
@@ -109,7 +125,8 @@ async fn connection(io: BoxIo, served: Served, peer: String) {
         .header_read_timeout(limits.idle_timeout)
         .max_buf_size(HEAD_BYTES_MAX)
         .auto_date_header(false);
-    let io = TokioIo::new(Stalling::new(io, limits.client_timeout).in_turn(turn.clone()));
+    let io = Stalling::new(io, limits.client_timeout).in_turn(turn.clone());
+    let io = TokioIo::new(Framed::new(io, turn.clone()));
     let mut served = builder.serve_connection(io, service).with_upgrades();
     let ended = crate::select_biased! {
         ended = &mut served => ended,
@@ -121,15 +138,36 @@ async fn connection(io: BoxIo, served: Served, peer: String) {
             }
         }
     };
-    let Err(error) = ended else { return };
-    tracing::debug!(%error, "a connection ended early");
-    // A connection that only waits for its next request is closed without a word; half a head deserves one.
-    if turn.is_late()
-        && let Some(parts) = served.into_parts()
-    {
-        let message = format!("the head of the request did not arrive within {:?}", limits.client_timeout);
-        farewell::refuse(parts.io.into_inner(), &Error::new(Code::RequestTimeout, message)).await;
+    if let Err(error) = &ended {
+        tracing::debug!(%error, "a connection ended early");
     }
+    // A connection that only waits for its next request is closed without a word; half a head deserves one.
+    let said = if ended.is_err() && turn.is_late() {
+        let message = format!("the head of the request did not arrive within {:?}", limits.client_timeout);
+        Error::new(Code::RequestTimeout, message)
+    } else if !turn.is_serving()
+        && let Some(fault) = turn.take_untold()
+    {
+        tracing::debug!(%fault, "a request has no one reading");
+        refusal(fault)
+    } else {
+        return;
+    };
+    if let Some(parts) = served.into_parts() {
+        farewell::refuse(parts.io.into_inner().into_inner(), &said).await;
+    }
+}
+
+/// Whatever has no one reading is refused.
+fn refusal(fault: Fault) -> Error {
+    Error::new(Code::InvalidRequest, fault.to_string())
+}
+
+/// The same, as the last answer of a connection.
+fn last(fault: Fault) -> Response {
+    let mut response = refusal(fault).into_response();
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// The body of an answer; its request is being served until the last of it was taken.
@@ -158,38 +196,5 @@ impl http_body::Body for Answer {
     }
 }
 
-/// Why a request could be read in two ways, if it could: by us in one, by a proxy before us in the other.
-fn ambiguous(headers: &http::HeaderMap) -> Option<&'static str> {
-    if headers.get_all(header::HOST).iter().nth(1).is_some() {
-        return Some("the request has two Host headers; send one");
-    }
-    let measured = headers.contains_key(header::CONTENT_LENGTH);
-    if measured && headers.contains_key(header::TRANSFER_ENCODING) {
-        return Some("the request has both Content-Length and Transfer-Encoding; send one of them");
-    }
-    None
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_request_that_reads_in_two_ways_is_refused() {
-        let cases: [(&[(&str, &str)], bool); 5] = [
-            (&[("host", "a"), ("content-length", "5")], false),
-            (&[("host", "a"), ("transfer-encoding", "chunked")], false),
-            (&[], false),
-            (&[("host", "a"), ("host", "b")], true),
-            (&[("host", "a"), ("content-length", "5"), ("transfer-encoding", "chunked")], true),
-        ];
-        for (pairs, expected) in cases {
-            let mut headers = http::HeaderMap::new();
-            for (name, value) in pairs {
-                let name: http::HeaderName = name.parse().expect("a name");
-                headers.append(name, value.parse().expect("a value"));
-            }
-            assert_eq!(ambiguous(&headers).is_some(), expected, "{pairs:?}");
-        }
-    }
-}
+mod tests;

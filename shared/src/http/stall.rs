@@ -1,10 +1,6 @@
 use std::{
     io::{self, IoSlice},
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -14,52 +10,8 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
+use super::turn::Turn;
 use crate::seams::BoxIo;
-
-/// Whose turn it is on a connection of a server. Clones share it.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Turn(Arc<Flags>);
-
-#[derive(Debug, Default)]
-struct Flags {
-    serving: AtomicBool,
-    /// A head became complete since somebody looked.
-    complete: AtomicBool,
-    late: AtomicBool,
-}
-
-impl Turn {
-    /// A request's head is complete.
-    pub(super) fn serve(&self) -> Serving {
-        self.0.serving.store(true, Ordering::Relaxed);
-        self.0.complete.store(true, Ordering::Relaxed);
-        Serving(Some(self.clone()))
-    }
-
-    /// Whether the connection was ended for a head that did not become complete.
-    pub(super) fn is_late(&self) -> bool {
-        self.0.late.load(Ordering::Relaxed)
-    }
-}
-
-/// A request is being served while this lives.
-pub(super) struct Serving(Option<Turn>);
-
-impl Serving {
-    /// No request follows: what comes on this connection is no head.
-    pub(super) fn for_good(mut self) -> Self {
-        self.0 = None;
-        self
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        if let Some(turn) = &self.0 {
-            turn.0.serving.store(false, Ordering::Relaxed);
-        }
-    }
-}
 
 /// A connection that ends when its other side takes nothing of what is sent for too long, or begins a request and does not
 /// go on.
@@ -90,8 +42,8 @@ impl Stalling {
     /// Whether a head is overdue. `heard` tells that something arrived, else the rest is waited for.
     fn is_overdue(&mut self, cx: &mut Context<'_>, heard: bool) -> bool {
         let Some(turn) = &self.turn else { return false };
-        let serving = turn.0.serving.load(Ordering::Relaxed);
-        if turn.0.complete.swap(false, Ordering::Relaxed) || serving {
+        let serving = turn.is_serving();
+        if turn.take_complete() || serving {
             (self.begun, self.head) = (None, None);
         }
         if serving {
@@ -106,7 +58,7 @@ impl Stalling {
         let head = self.head.get_or_insert_with(|| Box::pin(sleep_until(ends)));
         let overdue = head.as_mut().poll(cx).is_ready();
         if overdue {
-            turn.0.late.store(true, Ordering::Relaxed);
+            turn.be_late();
         }
         overdue
     }

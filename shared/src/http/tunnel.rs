@@ -10,26 +10,69 @@ use crate::{seams::Env, shutdown::Shutdown};
 /// Longest wait for both sides to be handed over after 101 was said.
 const HANDOVER: Duration = Duration::from_secs(10);
 
+/// How a tunnel ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Both sides had said all.
+    Closed,
+    /// One side gave no sign of life for too long, or took nothing.
+    Vanished,
+    /// One side broke it off.
+    Broken,
+    /// The node at its other end is lost.
+    Lost,
+    /// The daemon ends.
+    Cut,
+}
+
+impl End {
+    /// The word in logs and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Vanished => "vanished",
+            Self::Broken => "broken",
+            Self::Lost => "lost",
+            Self::Cut => "cut",
+        }
+    }
+
+    fn of(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+                Self::Vanished
+            }
+            _ => Self::Broken,
+        }
+    }
+}
+
 /// Joins both sides in a task of its own: until both have ended, one has failed, `lost` says that nobody is there any more,
-/// or the daemon's grace is over.
+/// or the daemon's grace is over. `ended` is told how.
 pub fn open(
     env: &Env,
     shutdown: &Shutdown,
     near: OnUpgrade,
     far: OnUpgrade,
     lost: impl Future<Output = ()> + Send + 'static,
+    ended: impl FnOnce(End) + Send + 'static,
 ) {
     let (shutdown, running) = (shutdown.clone(), shutdown.running());
     env.spawn("tunnel", async move {
         let _running = running;
-        let broke = crate::select_biased! {
-            joined = join(near, far) => joined.err(),
-            () = lost => Some(io::Error::other("the other side is lost")),
-            () = shutdown.cutting() => None,
+        let end = crate::select_biased! {
+            joined = join(near, far) => match joined {
+                Ok(()) => End::Closed,
+                Err(error) => {
+                    let end = End::of(&error);
+                    tracing::debug!(%error, end = end.as_str(), "a tunnel broke");
+                    end
+                }
+            },
+            () = lost => End::Lost,
+            () = shutdown.cutting() => End::Cut,
         };
-        if let Some(error) = broke {
-            tracing::debug!(%error, "a tunnel broke");
-        }
+        ended(end);
     });
 }
 

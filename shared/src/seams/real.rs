@@ -14,68 +14,83 @@ use super::{Accept, BoxFuture, BoxIo, Clock, Entropy, Net, Tasks};
 /// Most connections that wait to be accepted, if the kernel allows so many. A client whose connection finds no place tries
 /// again only a second later.
 const BACKLOG: i32 = 4096;
-/// A connection that is quiet for so long is asked whether its other end still lives.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
-/// Between two such questions.
-const KEEPALIVE_AGAIN: Duration = Duration::from_secs(5);
-/// Questions without an answer after which the connection is given up.
+/// Questions without an answer after which a connection is given up.
 const KEEPALIVE_QUESTIONS: u32 = 3;
-/// What was sent and not taken for so long gives the connection up too. The kernel counts a reader that lives but reads
-/// nothing the same way, so this is also how long a download may pause; a vanished machine is seen by its check-ins long
-/// before.
-const UNACKNOWLEDGED_MS: u32 = 60_000;
+/// How long a peer may give no sign of life, if nobody says otherwise.
+pub const PEER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The kernel counts in seconds.
+const SECOND: Duration = Duration::from_secs(1);
 
-/// A peer that vanished without a word never ends a connection; without this, whoever waits for it waits for ever.
-fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+/// A peer that vanished without a word never ends a connection; without this, whoever waits for it waits for ever. A quiet
+/// connection is asked after a quarter of `patience` whether its other end lives, and then again and again. What was sent and not
+/// taken for as long gives the connection up too. The kernel counts a reader that lives but reads nothing the same way, so
+/// this is also how long a download may pause.
+fn keep_alive(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     use rustix::net::sockopt;
     let socket = stream.as_fd();
     sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(socket, KEEPALIVE_AGAIN)?;
+    sockopt::set_tcp_keepidle(socket, (patience / 4).max(SECOND))?;
+    sockopt::set_tcp_keepintvl(socket, (patience / 12).max(SECOND))?;
     sockopt::set_tcp_keepcnt(socket, KEEPALIVE_QUESTIONS)?;
-    sockopt::set_tcp_user_timeout(socket, UNACKNOWLEDGED_MS)?;
+    sockopt::set_tcp_user_timeout(socket, u32::try_from(patience.as_millis()).unwrap_or(u32::MAX))?;
     Ok(())
 }
 
 /// The machine itself.
-pub(super) struct Machine;
+#[derive(Clone, Copy)]
+pub(super) struct Machine {
+    /// How long a peer may give no sign of life.
+    pub(super) peer_timeout: Duration,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self { peer_timeout: PEER_TIMEOUT }
+    }
+}
+
+/// A listening socket, and how long those who come in may give no sign of life.
+struct Listener {
+    socket: TcpListener,
+    peer_timeout: Duration,
+}
 
 impl Net for Machine {
     fn connect(&self, to: &str) -> BoxFuture<'static, io::Result<BoxIo>> {
-        let to = to.to_owned();
+        let (to, patience) = (to.to_owned(), self.peer_timeout);
         Box::pin(async move {
             #[expect(clippy::disallowed_methods, reason = "this is the seam")]
             let stream = TcpStream::connect(to).await?;
             stream.set_nodelay(true)?;
-            keep_alive(&stream)?;
+            keep_alive(&stream, patience)?;
             Ok(Box::new(stream) as BoxIo)
         })
     }
 
     fn bind(&self, at: &str) -> BoxFuture<'static, io::Result<Box<dyn Accept>>> {
-        let at = at.to_owned();
+        let (at, peer_timeout) = (at.to_owned(), self.peer_timeout);
         Box::pin(async move {
             #[expect(clippy::disallowed_methods, reason = "this is the seam")]
             let listener = TcpListener::bind(at).await?;
             // It listens already, with a queue of 128.
             rustix::net::listen(&listener, BACKLOG)?;
-            Ok(Box::new(listener) as Box<dyn Accept>)
+            Ok(Box::new(Listener { socket: listener, peer_timeout }) as Box<dyn Accept>)
         })
     }
 }
 
-impl Accept for TcpListener {
+impl Accept for Listener {
     fn accept(&mut self) -> BoxFuture<'_, io::Result<(BoxIo, String)>> {
         Box::pin(async move {
-            let (stream, peer) = TcpListener::accept(self).await?;
+            let (stream, peer) = self.socket.accept().await?;
             stream.set_nodelay(true)?;
-            keep_alive(&stream)?;
+            keep_alive(&stream, self.peer_timeout)?;
             Ok((Box::new(stream) as BoxIo, peer.to_string()))
         })
     }
 
     fn local(&self) -> String {
-        self.local_addr().map(|a| a.to_string()).unwrap_or_default()
+        self.socket.local_addr().map(|a| a.to_string()).unwrap_or_default()
     }
 }
 
@@ -122,20 +137,25 @@ mod tests {
 
     #[tokio::test]
     async fn both_ends_of_a_connection_notice_a_peer_that_vanished() {
-        let mut listener = Machine.bind("127.0.0.1:0").await.expect("a free port");
+        let patience = Duration::from_secs(30);
+        let machine = Machine { peer_timeout: patience };
+        let mut listener = machine.bind("127.0.0.1:0").await.expect("a free port");
         let at = listener.local();
-        let (dialled, accepted) = tokio::join!(Machine.connect(&at), listener.accept());
+        let (dialled, accepted) = tokio::join!(machine.connect(&at), listener.accept());
         assert!(dialled.is_ok() && accepted.is_ok(), "the options are known to this kernel");
         #[expect(clippy::disallowed_methods, reason = "a plain socket to look at")]
         let stream = TcpStream::connect(&at).await.expect("listening");
-        keep_alive(&stream).expect("set");
+        keep_alive(&stream, patience).expect("set");
         assert!(sockopt::socket_keepalive(&stream).expect("read"));
-        assert_eq!(sockopt::tcp_user_timeout(&stream).expect("read"), UNACKNOWLEDGED_MS);
+        assert_eq!(sockopt::tcp_user_timeout(&stream).expect("read"), 30_000);
+        let asked = sockopt::tcp_keepidle(&stream).expect("read")
+            + sockopt::tcp_keepintvl(&stream).expect("read") * 3;
+        assert!(asked <= patience, "it is asked often enough before: {asked:?}");
     }
 
     #[tokio::test]
     async fn a_burst_of_connections_waits_for_nobody() {
-        let listener = Machine.bind("127.0.0.1:0").await.expect("a free port");
+        let listener = Machine::default().bind("127.0.0.1:0").await.expect("a free port");
         let at = listener.local().parse().expect("an address");
         // Nobody accepts: all of them wait in the kernel. One that finds no place tries again a second later.
         let patience = Duration::from_millis(900);

@@ -6,32 +6,42 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use drowse_shared::{
+    api::{Code, Error},
     id::SpaceId,
-    name::SpaceName,
+    name::{SpaceName, SpaceRef},
     seams::{BoxFuture, BoxIo},
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::VERB;
-use crate::{lifecycle::usage::Usage, node::Node, space::Space};
+use super::{VERB, knock::Knock};
+use crate::{
+    lifecycle::{
+        usage::{self, Usage},
+        wake,
+    },
+    node::Node,
+    space::Space,
+};
 
 pub(super) struct Awake {
     io: BoxIo,
     node: Arc<Node>,
     id: SpaceId,
     name: SpaceName,
+    knock: Knock,
     usage: Usage,
     waking: Option<BoxFuture<'static, io::Result<()>>>,
 }
 
 impl Awake {
     /// Over a connection into a space that was just used.
-    pub(super) fn new(io: BoxIo, node: Arc<Node>, space: &Space) -> Self {
+    pub(super) fn new(io: BoxIo, node: Arc<Node>, space: &Space, knock: Knock) -> Self {
         let usage = Usage::now(&node, space.id);
-        Self { io, node, id: space.id, name: space.name.clone(), usage, waking: None }
+        Self { io, node, id: space.id, name: space.name.clone(), knock, usage, waking: None }
     }
 
     /// Ready once the space is awake.
@@ -39,17 +49,30 @@ impl Awake {
         if self.waking.is_none() && self.usage.is_fresh(&self.node, self.id) {
             return Poll::Ready(Ok(()));
         }
-        let (node, id) = (&self.node, self.id);
+        let (node, id, knock) = (&self.node, self.id, &self.knock);
         let waking = self.waking.get_or_insert_with(|| {
-            let (node, name) = (node.clone(), self.name.clone());
-            Box::pin(async move {
-                Usage::again(&node, (id, &name), VERB).await.map(drop).map_err(io::Error::other)
-            })
+            let (node, name, knock) = (node.clone(), self.name.clone(), knock.clone());
+            Box::pin(async move { used(&node, (id, &name), &knock).await.map_err(io::Error::other) })
         });
         let woken = ready!(waking.as_mut().poll(cx));
         self.waking = None;
         self.usage = Usage::now(&self.node, self.id);
         Poll::Ready(woken)
+    }
+}
+
+/// Uses the space, when its policy lets what comes on a connection do so. Who wakes it too often waits: the bytes are kept.
+async fn used(node: &Arc<Node>, (id, name): (SpaceId, &SpaceName), knock: &Knock) -> Result<(), Error> {
+    loop {
+        usage::is_called(node, id, name).await?;
+        let may = |space: &_, look| knock.admits(space, look, &node.live);
+        match wake::used_if(node, &SpaceRef::Id(id), VERB, may).await {
+            Err(error) if error.code == Code::TooManyWakes => {
+                let seconds = error.retry_after_seconds.unwrap_or(1);
+                tokio::time::sleep(Duration::from_secs(seconds)).await;
+            }
+            used => return used.map(drop),
+        }
     }
 }
 

@@ -1,8 +1,15 @@
 use garde::Validate;
 use serde::{Deserialize, Serialize};
 
-/// When an idle space sleeps. Seconds since the last activity; `null` = never.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Validate)]
+#[cfg(test)]
+use super::ports::Exposure;
+use super::ports::{
+    PortToken, Ports, WakeOn, never_wake_paths, optional_paths_fit, optional_ports_fit, paths_fit, ports_fit,
+    wakes_per_minute,
+};
+
+/// When an idle space sleeps, and who may reach and wake it by its hosts. Seconds since the last activity; `null` = never.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Validate)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[garde(allow_unvalidated)]
@@ -15,15 +22,39 @@ pub struct Policy {
     pub stop_after_seconds: Option<u64>,
     /// Until its disk moves to the bucket.
     pub hibernate_after_seconds: Option<u64>,
+    /// Who wakes it by its hosts.
+    #[serde(default)]
+    pub wake_on: WakeOn,
+    /// Which of its ports are private: by number, or `*` for those without an entry. All others are public.
+    #[garde(custom(ports_fit))]
+    #[serde(default)]
+    #[cfg_attr(test, schemars(with = "std::collections::BTreeMap<String, Exposure>"))]
+    pub ports: Ports,
+    /// Paths that let it sleep; one that ends in `*` stands for all that begin so.
+    #[garde(custom(paths_fit))]
+    #[serde(default = "never_wake_paths")]
+    pub never_wake_paths: Vec<String>,
+    /// Most wakes by its hosts in a minute.
+    #[garde(range(min = 1, max = 6000))]
+    #[serde(default = "wakes_per_minute")]
+    pub wakes_per_minute_max: u32,
+    /// The token of its private ports, as `blake3:<64 hex digits>`; `null` = the fleet's alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port_token_digest: Option<String>,
 }
 
 impl Default for Policy {
-    /// 10 minutes, 3 days, 7 days.
+    /// 10 minutes, 3 days, 7 days; every port is public and wakes.
     fn default() -> Self {
         Self {
             freeze_after_seconds: Some(600),
             stop_after_seconds: Some(3 * 86_400),
             hibernate_after_seconds: Some(7 * 86_400),
+            wake_on: WakeOn::Any,
+            ports: Ports::new(),
+            never_wake_paths: never_wake_paths(),
+            wakes_per_minute_max: wakes_per_minute(),
+            port_token_digest: None,
         }
     }
 }
@@ -46,7 +77,7 @@ fn ordered<'a>(
 }
 
 /// A change of policy: what is absent stays.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Validate)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, Validate)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[garde(allow_unvalidated)]
@@ -63,6 +94,26 @@ pub struct PolicyPatch {
     #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schemars(with = "Option<u64>"))]
     pub hibernate_after_seconds: Option<Option<u64>>,
+    /// Who wakes it by its hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wake_on: Option<WakeOn>,
+    /// Which of its ports are private: by number, or `*` for those without an entry. Replaces all entries.
+    #[garde(custom(optional_ports_fit))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "Option<std::collections::BTreeMap<String, Exposure>>"))]
+    pub ports: Option<Ports>,
+    /// Paths that let it sleep; one that ends in `*` stands for all that begin so. Replaces all of them.
+    #[garde(custom(optional_paths_fit))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub never_wake_paths: Option<Vec<String>>,
+    /// Most wakes by its hosts in a minute.
+    #[garde(range(min = 1, max = 6000))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wakes_per_minute_max: Option<u32>,
+    /// The token of its private ports, 32 to 512 printable characters; only its digest is kept. `null` takes it away.
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub port_token: Option<Option<PortToken>>,
 }
 
 impl PolicyPatch {
@@ -72,6 +123,14 @@ impl PolicyPatch {
             freeze_after_seconds: self.freeze_after_seconds.unwrap_or(to.freeze_after_seconds),
             stop_after_seconds: self.stop_after_seconds.unwrap_or(to.stop_after_seconds),
             hibernate_after_seconds: self.hibernate_after_seconds.unwrap_or(to.hibernate_after_seconds),
+            wake_on: self.wake_on.unwrap_or(to.wake_on),
+            ports: self.ports.unwrap_or(to.ports),
+            never_wake_paths: self.never_wake_paths.unwrap_or(to.never_wake_paths),
+            wakes_per_minute_max: self.wakes_per_minute_max.unwrap_or(to.wakes_per_minute_max),
+            port_token_digest: match self.port_token {
+                Some(token) => token.map(|token| token.digest()),
+                None => to.port_token_digest,
+            },
         }
     }
 }
@@ -108,9 +167,14 @@ mod tests {
         ];
         for (freeze_after_seconds, stop_after_seconds, hibernate_after_seconds) in ok {
             assert!(
-                Policy { freeze_after_seconds, stop_after_seconds, hibernate_after_seconds }
-                    .validate()
-                    .is_ok()
+                Policy {
+                    freeze_after_seconds,
+                    stop_after_seconds,
+                    hibernate_after_seconds,
+                    ..Policy::default()
+                }
+                .validate()
+                .is_ok()
             );
         }
         let bad = [
@@ -120,7 +184,12 @@ mod tests {
             (Some(1), None, Some(9)),
         ];
         for (freeze_after_seconds, stop_after_seconds, hibernate_after_seconds) in bad {
-            let policy = Policy { freeze_after_seconds, stop_after_seconds, hibernate_after_seconds };
+            let policy = Policy {
+                freeze_after_seconds,
+                stop_after_seconds,
+                hibernate_after_seconds,
+                ..Policy::default()
+            };
             assert!(policy.validate().is_err(), "{policy:?}");
         }
     }
