@@ -32,6 +32,8 @@ use crate::{
 pub const RETURN: Duration = Duration::from_secs(30);
 /// Between two looks for keys that are too old.
 const EXPIRE: Duration = Duration::from_secs(600);
+/// Longest step of that loop.
+const STEP: Duration = Duration::from_secs(60);
 
 type Answer = Result<ExecResult, Error>;
 
@@ -335,18 +337,23 @@ fn kept(result: ExecResult) -> ExecResult {
 
 /// Looks after the commands of an earlier life, and forgets keys that are too old, until the daemon ends.
 pub async fn tend(node: Arc<Node>) {
+    let pulse = node.watchdog.watch("keys", STEP);
     let work = async {
+        pulse.at("looking for commands that were under way");
         let under_way = node.ledger.execs_under_way().await.unwrap_or_else(|error| {
             tracing::error!(error = %error::chain(&error), "commands that were under way could not be read");
             Vec::new()
         });
         for exec in under_way {
+            pulse.about("finding a command that was under way", &exec.space);
             take_over(&node, exec).await;
         }
         loop {
+            pulse.at("forgetting old keys");
             if let Err(error) = node.ledger.expire_execs(node.env.clock.wall()).await {
                 tracing::warn!(error = %error::chain(&error), "old keys could not be forgotten");
             }
+            pulse.pauses(EXPIRE);
             tokio::time::sleep(EXPIRE).await;
         }
     };
