@@ -20,13 +20,16 @@ async fn a_node_that_answers_is_not_removed_and_one_that_is_serves_nobody_from_t
     // Its check-ins are lost on the way; it is reached as ever.
     let (inward, outward) = (fleet.node(&holder).inward.clone(), fleet.node(&holder).outward.clone());
     let (inward, outward) = (inward.expect("wired"), outward.expect("wired"));
-    outward.arm("POST /checkIn", Fault::at_once(Way::Request, Then::Cut));
+    outward.lose(&[Way::Request]);
     fleet.until_standing(&holder, "is down", |n| n.state == NodeState::Down).await;
     let refused = fleet.door.remove_node(&holder).await.refused(&Code::NodeLive);
     assert!(refused.message.contains("answers at"), "{refused}");
     assert!(!long.is_finished(), "a node that answers is not given up");
 
-    inward.arm("POST /report", Fault::at_once(Way::Request, Then::Cut));
+    // Whoever waits for it asks as well.
+    for _ in 0..4 {
+        inward.arm("POST /report", Fault::at_once(Way::Request, Then::Cut));
+    }
     assert!(fleet.door.remove_node(&holder).await.ok().removed);
     let (cut, took) = timed(long).await;
     let (reply, _) = cut.expect("it is answered");

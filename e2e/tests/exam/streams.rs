@@ -113,15 +113,20 @@ impl Terminal {
         }
     }
 
-    async fn ends(mut self) -> ExecEnded {
+    /// What it says in words.
+    async fn says(&mut self) -> AttachEvent {
         loop {
             let message = timeout(seconds(20), self.socket.next()).await.expect("in time");
             if let Message::Text(text) = message.expect("it goes on").expect("whole") {
-                match serde_json::from_str(&text).expect("JSON") {
-                    AttachEvent::Ended(ended) => return ended,
-                    other => panic!("{other:?}"),
-                }
+                return serde_json::from_str(&text).expect("JSON");
             }
+        }
+    }
+
+    async fn ends(mut self) -> ExecEnded {
+        match self.says().await {
+            AttachEvent::Ended(ended) => ended,
+            other => panic!("{other:?}"),
         }
     }
 }
@@ -236,14 +241,13 @@ async fn a_terminal_is_one_in_every_way_and_is_come_back_to() {
     assert_eq!(back.ends().await.exit_code, 0);
 
     // A command without a terminal is joined by its pid; what it reads and says is its own.
-    let pid = fleet.detach("a", "read line; echo got $line; exit 3").await;
+    let pid = fleet.detach("a", "echo begun; exec sleep 3000").await;
     let mut joined = Terminal::open(&fleet, &format!("space=a&pid={pid}")).await.expect("joined");
+    joined.shows("begun\n").await;
     joined.orders(json!({ "signal": "STOP" })).await;
-    let refusal = timeout(seconds(5), joined.socket.next()).await.expect("in time").expect("a message");
-    assert!(
-        refusal.expect("whole").to_text().expect("text").contains("INT"),
-        "it says which signals there are"
-    );
+    let refusal = joined.says().await;
+    let AttachEvent::Failed(refusal) = refusal else { panic!("{refusal:?}") };
+    assert!(refusal.message.contains("INT"), "it says which signals there are: {refusal}");
     joined.orders(json!({ "signal": "KILL" })).await;
     assert_eq!(joined.ends().await.exit_code, 137);
 

@@ -153,7 +153,7 @@ mod tests {
             (r#"{"signal":"STOP"}"#, "INT"),
             (r#"{"signal":9}"#, "string"),
             (r#"{"type":"resize"}"#, "type"),
-            ("resize", "JSON"),
+            ("resize", "not a valid request"),
         ] {
             let error = parse::<AttachOrder>(bad.as_bytes()).expect_err(bad);
             assert!(error.message.contains(says), "{bad}: {}", error.message);
