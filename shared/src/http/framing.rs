@@ -91,6 +91,8 @@ enum State {
     Held,
     /// Another protocol.
     Tunnel,
+    /// In a head that is longer than the server reads: it refuses that (431), whatever follows.
+    Beyond,
 }
 
 /// What the head that is being read has said.
@@ -128,7 +130,7 @@ impl Framing {
         while at < bytes.len() {
             let rest = &bytes[at..];
             match self.state {
-                State::Tunnel => return Ok(()),
+                State::Tunnel | State::Beyond => return Ok(()),
                 State::Held => return Err((sound, Fault::Early)),
                 State::Body(left) => at += self.skip(left, rest, State::Body),
                 State::Chunk(left) => at += self.skip(left, rest, State::Chunk),
@@ -144,7 +146,7 @@ impl Framing {
 
     /// Whether the rest of a body is to come.
     pub(super) fn is_in_body(&self) -> bool {
-        !matches!(self.state, State::Between | State::Fields | State::Held)
+        !matches!(self.state, State::Between | State::Fields | State::Held | State::Beyond)
     }
 
     /// A request for another protocol was answered.
@@ -175,7 +177,11 @@ impl Framing {
         let end = rest.iter().position(|byte| *byte == b'\n');
         let part = &rest[..end.unwrap_or(rest.len())];
         if self.line.len() + part.len() > LINE_BYTES_MAX {
-            return Err(Fault::Long);
+            if !matches!(self.state, State::Between | State::Fields) {
+                return Err(Fault::Long);
+            }
+            (self.state, self.line) = (State::Beyond, Vec::new());
+            return Ok(rest.len());
         }
         if end.is_none() {
             self.line.extend_from_slice(part);

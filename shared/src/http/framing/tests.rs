@@ -104,7 +104,11 @@ fn what_could_be_read_in_two_ways_does_not() {
         (chunked("0\r\nTransfer-Encoding: x\r\n"), Fault::Trailer),
         (chunked("0\r\nX : 3\r\n"), Fault::Field),
         (get("Upgrade: x\r\n") + "1", Fault::Early),
-        ("GET / HTTP/1.1\r\nA: ".to_owned() + &"a".repeat(LINE_BYTES_MAX), Fault::Long),
+        (
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;".to_owned()
+                + &"a".repeat(LINE_BYTES_MAX),
+            Fault::Long,
+        ),
     ];
     for (bytes, fault) in cases {
         assert_eq!(read(bytes.as_bytes()).map_err(|(_, fault)| fault), Err(fault), "{bytes:?}");
@@ -169,4 +173,13 @@ proptest! {
         let read = parts.into_iter().try_for_each(|part| framing.read(part));
         prop_assert_eq!(read.map(|()| framing.state).map_err(|(_, fault)| fault), whole.map_err(|(_, fault)| fault));
     }
+}
+
+#[test]
+fn a_head_that_is_too_long_is_the_servers_to_refuse() {
+    let long = "GET / HTTP/1.1\r\nA: ".to_owned() + &"a".repeat(LINE_BYTES_MAX);
+    let mut framing = Framing::new();
+    assert_eq!(framing.read(long.as_bytes()), Ok(()));
+    assert!(!framing.is_in_body());
+    assert_eq!(framing.read(b"\r\n\r\n\nanything"), Ok(()), "nothing behind it is ever served");
 }
