@@ -49,7 +49,7 @@ pub(super) async fn attach(
         .await
         .map_err(|why| bad(format!("attach speaks websocket: {}", why.body_text())))?;
     let attached =
-        attach::attach(&node, &sender.meant(space.clone()), &wish).await.map_err(sender.misled(&space))?;
+        attach::attach(&node, &sender.meant(&space), &wish).await.map_err(sender.misled(&space))?;
     let running = node.shutdown.running();
     Ok(upgrade.max_message_size(MESSAGE_BYTES_MAX).on_upgrade(async move |socket| {
         let _running = running;

@@ -29,7 +29,7 @@ pub(super) async fn exec(
 ) -> Result<axum::Json<ExecResult>, Error> {
     deadline.extend(wish.patience());
     let name = wish.name.clone();
-    wish.name = sender.meant(wish.name);
+    wish.name = sender.meant(&wish.name);
     let misled = sender.misled(&name);
     let answer = match wish.idempotency_key.is_some() {
         true => keyed::exec(&node, wish.clone()).await,
@@ -45,7 +45,7 @@ pub(super) async fn stream(
     Json(mut wish): Json<ExecCommand>,
 ) -> Result<Response, Error> {
     let name = wish.name.clone();
-    wish.name = sender.meant(wish.name);
+    wish.name = sender.meant(&wish.name);
     let misled = sender.misled(&name);
     let body = exec::stream::stream(&node, &wish).await.map_err(misled)?;
     Ok(([(CONTENT_TYPE, EVENTS)], body).into_response())

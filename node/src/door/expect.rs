@@ -113,8 +113,8 @@ impl Sender {
     }
 
     /// The space it means. A request that was long on its way never reaches another space that was given the name since.
-    pub(super) fn meant(self, space: SpaceRef) -> SpaceRef {
-        self.id.map_or(space, SpaceRef::Id)
+    pub(super) fn meant(self, space: &SpaceRef) -> SpaceRef {
+        self.id.map_or_else(|| space.clone(), SpaceRef::Id)
     }
 
     /// A space that went since it was looked for is the sender's mistake, not the client's.

@@ -43,8 +43,7 @@ async fn reach(
     space: &SpaceRef,
     verb: &'static str,
 ) -> Result<(Line, Space, Option<Resumed>), Error> {
-    let (row, resumed) =
-        wake::used(node, &sender.meant(space.clone()), verb).await.map_err(sender.misled(space))?;
+    let (row, resumed) = wake::used(node, &sender.meant(space), verb).await.map_err(sender.misled(space))?;
     match dial(&node.place(row.id)).await {
         Ok(line) => Ok((line, row, resumed)),
         Err(crate::agent_client::Error::Unreachable(why)) => {

@@ -40,7 +40,7 @@ pub(super) async fn acquire(
 ) -> Result<Response, Error> {
     deadline.extend(wish.patience());
     let space = wish.name.clone();
-    wish.name = sender.meant(wish.name);
+    wish.name = sender.meant(&wish.name);
     let outcome = create::acquire(&node, wish, sender.licence()).await.map_err(sender.misled(&space))?;
     Ok(match outcome {
         Outcome::Ready { space, created, resumed, unchanged } => {
@@ -57,7 +57,7 @@ pub(super) async fn get(
     sender: Sender,
     Json(wish): Json<OneSpace>,
 ) -> Answer<SpaceAnswer> {
-    let row = node.known(&sender.meant(wish.name.clone())).await.map_err(sender.misled(&wish.name))?;
+    let row = node.known(&sender.meant(&wish.name)).await.map_err(sender.misled(&wish.name))?;
     Ok(axum::Json(node.answer(row, None)))
 }
 
@@ -73,9 +73,8 @@ pub(super) async fn freeze(
     sender: Sender,
     Json(wish): Json<OneSpace>,
 ) -> Answer<SpaceAnswer> {
-    let row = suspension::freeze(&node, &sender.meant(wish.name.clone()))
-        .await
-        .map_err(sender.misled(&wish.name))?;
+    let row =
+        suspension::freeze(&node, &sender.meant(&wish.name)).await.map_err(sender.misled(&wish.name))?;
     Ok(axum::Json(node.answer(row, None)))
 }
 
@@ -84,8 +83,7 @@ pub(super) async fn stop(
     sender: Sender,
     Json(wish): Json<OneSpace>,
 ) -> Answer<SpaceAnswer> {
-    let row =
-        ending::stop(&node, &sender.meant(wish.name.clone())).await.map_err(sender.misled(&wish.name))?;
+    let row = ending::stop(&node, &sender.meant(&wish.name)).await.map_err(sender.misled(&wish.name))?;
     Ok(axum::Json(node.answer(row, None)))
 }
 
@@ -94,7 +92,7 @@ pub(super) async fn wake(
     sender: Sender,
     Json(wish): Json<OneSpace>,
 ) -> Answer<SpaceAnswer> {
-    let (row, resumed) = waking::used(&node, &sender.meant(wish.name.clone()), "wakeSpace")
+    let (row, resumed) = waking::used(&node, &sender.meant(&wish.name), "wakeSpace")
         .await
         .map_err(sender.misled(&wish.name))?;
     Ok(axum::Json(node.answer(row, resumed)))
@@ -105,7 +103,7 @@ pub(super) async fn touch(
     sender: Sender,
     Json(wish): Json<OneSpace>,
 ) -> Answer<SpaceAnswer> {
-    let (row, resumed) = waking::used(&node, &sender.meant(wish.name.clone()), "touchSpace")
+    let (row, resumed) = waking::used(&node, &sender.meant(&wish.name), "touchSpace")
         .await
         .map_err(sender.misled(&wish.name))?;
     Ok(axum::Json(node.answer(row, resumed)))
@@ -116,7 +114,7 @@ pub(super) async fn destroy(
     sender: Sender,
     Json(wish): Json<OneSpace>,
 ) -> Answer<Destroyed> {
-    let destroyed = removal::destroy(&node, &sender.meant(wish.name.clone())).await?;
+    let destroyed = removal::destroy(&node, &sender.meant(&wish.name)).await?;
     if !destroyed && sender.expects {
         return Err(super::expect::not_mine(&wish.name));
     }
@@ -155,8 +153,7 @@ async fn change(
     space: SpaceRef,
     edit: impl FnOnce(Space) -> Result<Space, Error> + Send + 'static,
 ) -> Answer<SpaceAnswer> {
-    let (slot, row) =
-        node.hold(&sender.meant(space.clone()), PATIENCE).await.map_err(sender.misled(&space))?;
+    let (slot, row) = node.hold(&sender.meant(&space), PATIENCE).await.map_err(sender.misled(&space))?;
     let worker = node.clone();
     let changed = node
         .finish("change", async move {
