@@ -3,7 +3,6 @@
 //! Requests from clients refuse fields they do not know; messages between our own daemons ignore them, so that
 //! versions can mix.
 
-/// A terminal, or a command that runs, over a websocket.
 pub mod attach;
 /// Where a page of a list begins.
 pub mod cursor;

@@ -1,4 +1,4 @@
-//! `GET /attach?…`, a websocket: a terminal, or a command that runs. Binary messages are bytes, either way; text messages
+//! A terminal, or a command that runs, over a websocket: `GET /attach?…`. Binary messages are bytes, either way; text messages
 //! are JSON, [`AttachOrder`] to the space and [`AttachEvent`] from it.
 
 use garde::Validate;
