@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    Wire,
+    PATIENCE, Wire,
     fault::{Fault, Lot, Mode, Then, Way},
 };
 
@@ -227,7 +227,7 @@ impl Line {
     /// The server's process is another one by now: what was held reaches it as a proxy between would bring it.
     async fn deliver_anew(&self, piece: &[u8]) -> Gone {
         let delivered = async {
-            let mut server = TcpStream::connect(self.wire.target).await?;
+            let mut server = self.connect_again().await?;
             server.write_all(piece).await?;
             let mut buffer = vec![0; 64 << 10];
             let length = server.read(&mut buffer).await?;
@@ -237,6 +237,19 @@ impl Line {
         // The server may be gone for good.
         let _ = delivered.await;
         Gone::End(End::Closed)
+    }
+
+    /// Connects to a server that may be on its way back.
+    async fn connect_again(&self) -> io::Result<TcpStream> {
+        let again = async {
+            loop {
+                match TcpStream::connect(self.wire.target).await {
+                    Ok(server) => return server,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE / 2, again).await.map_err(io::Error::from)
     }
 
     /// Takes and drops whatever comes, until a release ends the connection.
