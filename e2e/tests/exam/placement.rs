@@ -38,7 +38,8 @@ async fn a_new_name_goes_to_the_emptiest_node() {
 async fn a_node_with_more_cores_takes_more() {
     let cores = std::thread::available_parallelism().expect("known").get();
     assert!(cores >= 2, "one core cannot be told from another on this machine");
-    let mut fleet = Fleet::fake(2).start().await;
+    // A reading that is on its way does not know what is built meanwhile, and takes the count of it with it.
+    let mut fleet = Fleet::fake(2).check_in_seconds(3.0).start().await;
     let confined = &mut fleet.node_mut("n1").daemon;
     confined.stop().await;
     confined.on_one_core();
