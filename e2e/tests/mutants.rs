@@ -29,7 +29,10 @@ fn every_mutant_fits_the_code_at_exactly_one_place() {
         assert!(said.insert(sentence), "{name} says what another one says");
         let by = head.next().and_then(|line| line.strip_prefix("by ")).unwrap_or_default();
         let way = by.split(' ').next().unwrap_or_default();
-        assert!(matches!(way, "sim" | "gateway" | "node" | "shared"), "{name}: {by:?} is no place to look for it");
+        assert!(
+            matches!(way, "sim" | "gateway" | "node" | "shared"),
+            "{name}: {by:?} is no place to look for it"
+        );
         let places = places(&text);
         assert!(!places.is_empty(), "{name} changes nothing");
         for (file, was, is) in places {

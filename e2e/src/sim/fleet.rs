@@ -89,6 +89,8 @@ const NAMES: [&str; 6] = ["ada", "bob", "cyd", "dan", "eve", "fay"];
 const GATHERS: Duration = Duration::from_secs(40);
 /// How soon everything works again once nothing is broken.
 const RECOVERY: Duration = Duration::from_secs(120);
+/// Two check-ins of a node, as they are by default.
+const TWO_CHECK_INS: Duration = Duration::from_secs(10);
 
 /// A node's machine and its disks: they outlive the daemon.
 struct Node {
@@ -270,6 +272,9 @@ impl Fleet {
         self.repair().await;
         self.runtime_fails_one_in.store(0, Relaxed);
         self.world.set_weather(Weather { slow_one_in: 0, duplicate_one_in: 0, ..weather });
+        self.readmit_all(RECOVERY).await;
+        // Whoever learned of a removal only now has said so by then.
+        sleep(TWO_CHECK_INS).await;
         self.readmit_all(RECOVERY).await;
         let fleet = self.clone();
         let held = self.world.on(CLIENTS[0], |env| async move {

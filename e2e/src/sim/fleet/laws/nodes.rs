@@ -20,8 +20,8 @@ pub(super) struct Out {
     until: Option<Duration>,
     /// Nobody who was there knew that it was removed. Somebody who comes back may.
     unknowable: bool,
-    /// It was told that it is a member all the same: nobody asks for it any more.
-    settled: bool,
+    /// An operator was told then that it is a member all the same, and asks no more unless somebody knows better after that.
+    settled: Option<Duration>,
 }
 
 impl Record {
@@ -54,7 +54,7 @@ impl Laws {
         let mut record = self.record();
         if record.out(host).is_none() {
             let out =
-                Out { asked, since: None, returns: None, until: None, unknowable: false, settled: false };
+                Out { asked, since: None, returns: None, until: None, unknowable: false, settled: None };
             record.outs.entry(host.to_owned()).or_default().push(out);
         }
     }
@@ -96,7 +96,7 @@ impl Laws {
         let Some(out) = record.out(host) else { return };
         if out.unknowable {
             // Whoever knows better ends that, without a word to the operator.
-            out.settled = true;
+            out.settled = Some(now);
             return;
         }
         out.until = Some(now);
@@ -157,7 +157,9 @@ impl Laws {
     pub fn outs(&self) -> Vec<String> {
         let record = self.record();
         let out = |(host, outs): (&String, &Vec<Out>)| {
-            outs.last().filter(|out| out.until.is_none() && !out.settled).map(|_| host.clone())
+            let last = outs.last().filter(|out| out.until.is_none())?;
+            let is_out = |settled| self.standings.shunned_first(host, settled).is_some();
+            last.settled.is_none_or(is_out).then(|| host.clone())
         };
         record.outs.iter().filter_map(out).collect()
     }
