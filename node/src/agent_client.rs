@@ -79,6 +79,8 @@ pub enum Kind {
     Missing,
     /// Something else than a regular file.
     NotAFile,
+    /// No such part of a file.
+    Beyond,
     /// Not allowed.
     Denied,
     /// More than it answers at once.
@@ -249,7 +251,8 @@ fn kind_of_word(word: &str, message: &str) -> Kind {
 fn kind_of_status(status: StatusCode, message: &str) -> Kind {
     match status.as_u16() {
         400 if message.contains("is a directory") || message.contains("regular file") => Kind::NotAFile,
-        400 | 408 | 415 | 416 => Kind::Invalid,
+        400 | 406 | 408 | 415 => Kind::Invalid,
+        416 => Kind::Beyond,
         401 => Kind::User,
         403 => Kind::Denied,
         404 => Kind::Missing,

@@ -11,55 +11,7 @@ use drowse_shared::api::{
 use futures_util::{StreamExt, stream};
 use serde_json::json;
 
-const PIECE_BYTES: usize = 1 << 20;
-const PIECES: u64 = 200;
-/// A daemon through which a file of any size flows may grow by this much.
-const FLAT_BYTES: u64 = 32 << 20;
-
-/// A piece of a large file, different from all others.
-fn piece(number: u64) -> Vec<u8> {
-    let mut bytes = vec![0; PIECE_BYTES];
-    blake3::Hasher::new().update(&number.to_le_bytes()).finalize_xof().fill(&mut bytes);
-    bytes
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_of_200_mb_flows_both_ways_through_daemons_that_stay_small() {
-    let fleet = Fleet::real(1).start().await;
-    fleet.acquire("a").await;
-    fleet.write("a", "small", "warm").await;
-    let daemons = [&fleet.gateway, &fleet.node("n1").daemon];
-    daemons.iter().for_each(|d| d.forget_peak());
-    let before: Vec<u64> = daemons.iter().map(|d| d.peak_bytes()).collect();
-
-    let mut sent = blake3::Hasher::new();
-    for number in 0..PIECES {
-        sent.update(&piece(number));
-    }
-    let sent = sent.finalize();
-    let body =
-        reqwest::Body::wrap_stream(stream::iter((0..PIECES).map(|n| Ok::<_, std::io::Error>(piece(n)))));
-    let written = fleet.door.write("a", b"large", body).await.ok();
-    assert_eq!(written.files[0].size_bytes, PIECES * PIECE_BYTES as u64);
-
-    let request = fleet.door.request(http::Method::POST, &Door::stream_target("readFile", "a", b"large"));
-    let response = request.send().await.expect("an answer");
-    assert_eq!(response.status(), 200);
-    let (mut received, mut length) = (blake3::Hasher::new(), 0);
-    let mut content = response.bytes_stream();
-    while let Some(bytes) = content.next().await {
-        let bytes = bytes.expect("not cut");
-        length += bytes.len() as u64;
-        received.update(&bytes);
-    }
-    assert_eq!(length, PIECES * PIECE_BYTES as u64);
-    assert_eq!(received.finalize(), sent);
-    for (daemon, before) in daemons.iter().zip(before) {
-        let grown = daemon.peak_bytes().saturating_sub(before);
-        assert!(grown < FLAT_BYTES, "{} grew by {grown} bytes", daemon.name);
-    }
-    fleet.end().await;
-}
+use super::flows::piece;
 
 #[tokio::test]
 async fn an_upload_that_is_cut_leaves_the_old_file_and_nothing_else() {

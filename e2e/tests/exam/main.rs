@@ -9,6 +9,7 @@ mod disk_full;
 mod exec;
 mod exec_keys;
 mod files;
+mod flows;
 mod gateway_crash;
 mod ghost;
 mod held_create;

@@ -10,7 +10,7 @@ use drowse_shared::{
     api::files::{FileEntry, FileKind, Written},
     http::pace::{Pace, Paused},
 };
-use http::{HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use jiff::Timestamp;
@@ -49,17 +49,32 @@ impl Target<'_> {
     }
 }
 
+/// What a reader may ask for: a part, or to have it compressed.
+const ASKED: [HeaderName; 2] = [header::RANGE, header::ACCEPT_ENCODING];
+/// What is said about what is sent.
+const SAID: [HeaderName; 6] = [
+    header::CONTENT_TYPE,
+    header::CONTENT_LENGTH,
+    header::ACCEPT_RANGES,
+    header::CONTENT_RANGE,
+    header::CONTENT_ENCODING,
+    header::VARY,
+];
+
 /// A file that is being read.
 pub struct Content {
-    /// Its size, where it has one.
-    pub size_bytes: Option<u64>,
+    status: StatusCode,
+    headers: HeaderMap,
     body: Guarded,
 }
 
 impl Content {
-    /// As the body of an answer: read as fast as it is taken.
-    pub fn into_body(self) -> Body {
-        Body::new(self.body)
+    /// As an answer, its body read as fast as it is taken: the file, or the part or coding of it that was asked for.
+    pub fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(Body::new(self.body));
+        *response.status_mut() = self.status;
+        *response.headers_mut() = said(&self.headers, &SAID);
+        response
     }
 
     /// All of it, if it is no larger than `limit`.
@@ -71,7 +86,9 @@ impl Content {
             kind: Kind::TooMuch,
             message: format!("the file is larger than {limit} bytes; the streaming form has no limit"),
         };
-        if self.size_bytes.is_some_and(|size| size > limit) {
+        let length = self.headers.get(header::CONTENT_LENGTH);
+        let size: Option<u64> = length.and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok());
+        if size.is_some_and(|size| size > limit) {
             return Err(larger());
         }
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -82,20 +99,25 @@ impl Content {
     }
 }
 
-/// Opens a file for reading.
+/// Opens a file for reading, as its reader's headers ask for it.
 ///
 /// # Errors
 /// Why it cannot be read.
-pub async fn read(line: Line, target: Target<'_>) -> Result<Content, Error> {
-    let Reply { response, cut, patience } = line.send(request("GET", target.uri(), Body::empty())?).await?;
-    let status = response.status();
-    if !status.is_success() {
-        return Err(refused(status, &whole(response.into_body(), ANSWER_BYTES_MAX, patience).await?));
+pub async fn read(line: Line, target: Target<'_>, asked: &HeaderMap) -> Result<Content, Error> {
+    let mut request = request("GET", target.uri(), Body::empty())?;
+    request.headers_mut().extend(said(asked, &ASKED));
+    let Reply { response, cut, patience } = line.send(request).await?;
+    let (parts, body) = response.into_parts();
+    if !parts.status.is_success() {
+        return Err(refused(parts.status, &whole(body, ANSWER_BYTES_MAX, patience).await?));
     }
-    let length = response.headers().get(header::CONTENT_LENGTH);
-    let size_bytes = length.and_then(|v| v.to_str().ok()).and_then(|v| v.parse().ok());
-    let body = response.into_body();
-    Ok(Content { size_bytes, body: Guarded { body, _cut: cut, patience, pause: None } })
+    let body = Guarded { body, _cut: cut, patience, pause: None };
+    Ok(Content { status: parts.status, headers: parts.headers, body })
+}
+
+/// Those of the headers that are named.
+fn said(headers: &HeaderMap, names: &[HeaderName]) -> HeaderMap {
+    names.iter().filter_map(|name| Some((name.clone(), headers.get(name)?.clone()))).collect()
 }
 
 /// Writes a file whole; a body that breaks off changes nothing. The connection can be used again. An upload takes as long as

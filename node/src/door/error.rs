@@ -64,6 +64,7 @@ pub fn agent(error: &agent_client::Error) -> Error {
                 Kind::User => Code::UnknownUser,
                 Kind::Missing => Code::FileNotFound,
                 Kind::NotAFile => Code::NotAFile,
+                Kind::Beyond => Code::RangeBeyond,
                 Kind::Denied => Code::PermissionDenied,
                 Kind::TooMuch => Code::TooLarge,
                 Kind::DiskFull => Code::SpaceDiskFull,

@@ -19,7 +19,7 @@ use drowse_shared::{
     http::{deadline::Deadline, pace::Pace},
     name::SpaceRef,
 };
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, header};
 
 use super::{
     error,
@@ -64,21 +64,14 @@ pub(super) async fn read(
     if let Some(stream) = Stream::read(&parts)? {
         let (line, row, _) = reach(&node, sender, &stream.space, "readFile").await?;
         let target = Target { path: &stream.path, user: stream.user.as_deref(), mode: None };
-        let content = files::read(line, target).await.map_err(|why| error::agent(&why))?;
-        let length = content.size_bytes;
+        let content = files::read(line, target, &parts.headers).await.map_err(|why| error::agent(&why))?;
         let running = node.live.run(row.id, "readFile".to_owned(), node.env.clock.wall());
-        let mut response = Response::new(hold(content.into_body(), running));
-        let octets = HeaderValue::from_static("application/octet-stream");
-        response.headers_mut().insert(header::CONTENT_TYPE, octets);
-        if let Some(length) = length {
-            response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
-        }
-        return Ok(response);
+        return Ok(content.into_response().map(|body| hold(body, running)));
     }
     let wish: ReadFile = read_json(&parts.headers, body, drowse_shared::api::JSON_BODY_BYTES_MAX).await?;
     let (line, _, resumed) = reach(&node, sender, &wish.name, "readFile").await?;
     let target = Target { path: wish.path.as_bytes(), user: wish.user.as_deref(), mode: None };
-    let content = files::read(line, target).await.map_err(|why| error::agent(&why))?;
+    let content = files::read(line, target, &HeaderMap::new()).await.map_err(|why| error::agent(&why))?;
     let content = content.whole(JSON_FILE_BYTES_MAX).await.map_err(|why| error::agent(&why))?;
     let answer = FileContent {
         path: wish.path,

@@ -61,6 +61,8 @@ codes! {
     FileNotFound = "file_not_found", NOT_FOUND;
     /// The path is a directory, a device, or otherwise no regular file.
     NotAFile = "not_a_file", BAD_REQUEST;
+    /// The part of the file that was asked for does not exist.
+    RangeBeyond = "range_beyond", RANGE_NOT_SATISFIABLE;
     /// The user inside the space may not do that.
     PermissionDenied = "permission_denied", FORBIDDEN;
     /// There is no such user in the space.
