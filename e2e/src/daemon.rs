@@ -23,8 +23,8 @@ pub struct Daemon {
     binary: Utf8PathBuf,
     log: Utf8PathBuf,
     child: Option<Child>,
-    /// Confined to the first core of the machine.
-    one_core: bool,
+    /// The program it is started under, and its words.
+    under: Vec<String>,
 }
 
 /// The folder of the profile that this test was built with, where the product's binaries are too.
@@ -58,7 +58,7 @@ impl Daemon {
             "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
         );
         env.insert("RUST_BACKTRACE".to_owned(), "1".to_owned());
-        Self { name: name.to_owned(), env, binary: binary(program), log, child: None, one_core: false }
+        Self { name: name.to_owned(), env, binary: binary(program), log, child: None, under: Vec::new() }
     }
 
     /// Changes a setting for the next start.
@@ -72,7 +72,12 @@ impl Daemon {
 
     /// Confines it to one core from the next start on.
     pub fn on_one_core(&mut self) {
-        self.one_core = true;
+        self.under = ["taskset", "-c", "0"].map(str::to_owned).to_vec();
+    }
+
+    /// Lets it have so many files open, and no more, from the next start on.
+    pub fn with_files(&mut self, files: u64) {
+        self.under = vec!["prlimit".to_owned(), format!("--nofile={files}:{files}")];
     }
 
     /// Starts it.
@@ -85,10 +90,10 @@ impl Daemon {
             OpenOptions::new().create(true).append(true).open(&self.log).expect("the log folder is ours");
         let err = out.try_clone().expect("a descriptor is left");
         let mut command = Command::new(&self.binary);
-        if self.one_core {
+        if let Some((program, words)) = self.under.split_first() {
             // It becomes the daemon, with the same process id.
-            command = Command::new("taskset");
-            command.args(["-c", "0", self.binary.as_str()]);
+            command = Command::new(program);
+            command.args(words).arg(&self.binary);
         }
         let child = command
             .env_clear()

@@ -2,7 +2,7 @@
 
 use drowse_e2e::{
     fleet::{Fleet, Plan},
-    wait::seconds,
+    wait::{eventually, seconds},
 };
 use drowse_shared::api::spaces::State;
 use serde_json::{Value, json};
@@ -227,6 +227,44 @@ async fn a_tunnel_is_parked_while_its_space_is_frozen_and_a_byte_wakes_it() {
         .raw(&format!("GET /refuses HTTP/1.1\r\nHost: shop.{DOMAIN}\r\nConnection: upgrade, close\r\nUpgrade: other\r\n\r\n"))
         .await;
     assert_eq!((refused.status, &*refused.body), (404, "none"), "no tunnel");
+    web.fleet.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_fills_all_places_at_apps_leaves_the_verbs_theirs() {
+    const FILES: u64 = 256;
+    let mut web = Web::start(1).await;
+    web.fleet.kill_gateway();
+    web.fleet.gateway.with_files(FILES);
+    web.fleet.revive_gateway().await;
+    web.fleet.until_all_live().await;
+    web.app("shop").await;
+    let asks =
+        format!("GET /ws HTTP/1.1\r\nHost: shop.{DOMAIN}\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
+    let mut held = Vec::new();
+    let refused = loop {
+        let mut io = web.connect().await;
+        io.write_all(asks.as_bytes()).await.expect("sent");
+        let mut start = [0; 12];
+        timeout(seconds(20), io.read_exact(&mut start)).await.expect("in time").expect("answered");
+        if !start.ends_with(b"101") {
+            break String::from_utf8_lossy(&start).into_owned();
+        }
+        held.push(io);
+        assert!((held.len() as u64) < FILES / 2, "strangers may have them all");
+    };
+    assert_eq!(refused, "HTTP/1.1 503", "after {} tunnels", held.len());
+    assert!(held.len() > 10, "{} tunnels are not many", held.len());
+    for n in 0..10 {
+        web.fleet.acquire("shop").await;
+        assert_eq!(web.fleet.exec("shop", &format!("echo {n}")).await, n.to_string());
+        web.fleet.write("shop", "file", n.to_string()).await;
+    }
+    drop(held);
+    eventually("there is room again", seconds(20), || async {
+        (web.get("shop", "/").await.status == 200).then_some(())
+    })
+    .await;
     web.fleet.end().await;
 }
 

@@ -1,4 +1,4 @@
-//! A flood of what does not exist costs those who use what does nothing, and fills no table.
+//! A flood of what does not exist, with a token or at the public hosts, costs those who use what does nothing, and fills no table.
 //!
 //! Flood, gateways, nodes and callers share the processors of one machine, so that a flood costs everybody something
 //! whatever a gateway does. What is measured is therefore a ratio: the same flood, sent at one time to the callers' own gateway
@@ -26,7 +26,7 @@ use drowse_shared::api::Code;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use pour::{KINDS, Kind, Told, is_fair, pour, sent};
+use pour::{DOMAIN, KINDS, Kind, Told, is_fair, pour, sent};
 
 /// What a flood is made of.
 mod pour;
@@ -128,6 +128,7 @@ fn bounded(most: &BTreeMap<String, u64>) {
         ("crowds", CALLERS as u64),
         ("slots", FLOODERS as u64),
         ("forwards", 400 + CALLERS as u64),
+        ("apps", 400),
         ("bodies_kib", 256 << 10),
     ] {
         let had = most.get(table).copied().unwrap_or_else(|| panic!("{table} is not on the page: {most:?}"));
@@ -246,6 +247,7 @@ async fn flooded(stages: Stages) {
         // Hints end in the middle of it all, so callers' names are looked up again.
         .gateway_env("DROWSE_CACHE_AGE", "1s")
         .gateway_env("DROWSE_CACHE_ENTRIES", "100")
+        .gateway_env("DROWSE_DOMAIN", DOMAIN)
         .start()
         .await;
     let mut names = Vec::new();

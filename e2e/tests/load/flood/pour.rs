@@ -24,9 +24,17 @@ pub(super) enum Kind {
     Token,
     Json,
     Head,
+    /// A space's own host, which needs no token.
+    Host,
+    /// A port of one.
+    Port,
 }
 
-pub(super) const KINDS: [Kind; 5] = [Kind::Name, Kind::Id, Kind::Token, Kind::Json, Kind::Head];
+pub(super) const KINDS: [Kind; 7] =
+    [Kind::Name, Kind::Id, Kind::Token, Kind::Json, Kind::Head, Kind::Host, Kind::Port];
+
+/// The domain whose hosts are spaces.
+pub(super) const DOMAIN: &str = "spaces.test";
 
 pub(super) fn sent(kind: Kind, token: &str) -> Vec<u8> {
     let stranger = random_hex(16);
@@ -42,7 +50,13 @@ pub(super) fn sent(kind: Kind, token: &str) -> Vec<u8> {
             long.splice(at..at, format!("x-long: {}\r\n", "x".repeat(200_000)).into_bytes());
             long
         }
+        Kind::Host => page(&format!("nobody-{stranger}")),
+        Kind::Port => page(&format!("8080-0198{}", random_hex(28))),
     }
+}
+
+fn page(host: &str) -> Vec<u8> {
+    format!("GET / HTTP/1.1\r\nhost: {host}.{DOMAIN}\r\n\r\n").into_bytes()
 }
 
 /// Whether a flood's request may be answered so.
@@ -53,6 +67,8 @@ pub(super) fn is_fair(kind: Kind, status: u16) -> bool {
         Kind::Token => status == 401,
         Kind::Json => status == 400,
         Kind::Head => status == 431,
+        Kind::Host => matches!(status, 404 | 503),
+        Kind::Port => matches!(status, 502 | 503),
     }
 }
 
