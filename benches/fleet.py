@@ -36,9 +36,9 @@ def wait_for(what, check, seconds=30):
 
 
 class Fleet:
-    """One gateway and one node on loopback. `executor` is `oci` or `fake`."""
+    """One gateway and one node on loopback. `executor` is `oci` or `fake`; `settings` are for both."""
 
-    def __init__(self, executor):
+    def __init__(self, executor, **settings):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="drowse-bench-", dir="/tmp"))
         self.dir.chmod(0o711)
         self.run = pathlib.Path("/run") / self.dir.name
@@ -47,7 +47,7 @@ class Fleet:
         token_file.write_text(self.token)
         token_file.chmod(0o600)
         self.gateway_port, self.node_port = free_port(), free_port()
-        common = {**os.environ, "DROWSE_TOKEN_FILE": str(token_file), "DROWSE_CHECK_IN_SECONDS": "1"}
+        common = {**os.environ, "DROWSE_TOKEN_FILE": str(token_file), "DROWSE_CHECK_IN_SECONDS": "1", **settings}
         self.processes = []
         self._start("drowse-gateway", {**common,
             "DROWSE_GATEWAY_LISTEN": f"127.0.0.1:{self.gateway_port}",
@@ -135,6 +135,11 @@ def cpu_seconds(pids):
         fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid):
+    pages = pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def spread(values):

@@ -1,5 +1,6 @@
 """Exec, wake and create in real spaces, beside `runc exec` in the same container and Docker where it is there."""
 
+import concurrent.futures
 import pathlib
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from fleet import Fleet, row, timed_command
 
 BACK_TO_BACK = 200
 WITH_GAPS = 20
+BURST = 100
 
 
 def series(run, count, gap=0.0):
@@ -20,6 +22,15 @@ def series(run, count, gap=0.0):
             time.sleep(gap)
         values.append(run())
     return values
+
+
+def burst(run, count):
+    """All at the same moment; each must succeed."""
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        start = time.perf_counter()
+        values = [each.result() for each in [pool.submit(run) for _ in range(count)]]
+        print(f"    the last of {count} after {time.perf_counter() - start:.1f} s")
+        return values
 
 
 def docker_image():
@@ -79,9 +90,20 @@ def main():
         def create():
             fresh = f"new-{next(counter)}"
             return session.timed("acquireSpace", name=fresh) + session.timed("execCommand", name=fresh, argv=["true"])
-        row("drowse acquire + exec", series(create, 20))
+        def run_docker():
+            return timed_command("docker", "run", "--rm", image, "true")
+        row("drowse acquire + exec, one after another", series(create, 20))
         if image:
-            row("docker run --rm", series(lambda: timed_command("docker", "run", "--rm", image, "true"), 10))
+            row("docker run --rm, one after another", series(run_docker, 10))
+        row("drowse acquire + exec, 300 ms apart", series(create, 20, 0.3))
+        if image:
+            row("docker run --rm, 300 ms apart", series(run_docker, 10, 0.3))
+        def create_alone():
+            own, fresh = fleet.session(), f"burst-{next(counter)}"
+            return own.timed("acquireSpace", name=fresh) + own.timed("execCommand", name=fresh, argv=["true"])
+        row(f"drowse acquire + exec, {BURST} at once", burst(create_alone, BURST))
+        if image:
+            row(f"docker run --rm, {BURST} at once", burst(run_docker, BURST))
         print("\nstopped to first exec", flush=True)
         def cold():
             session.timed("stopSpace", name="bench")
