@@ -89,6 +89,12 @@ impl Standings {
         seen.settled.remove(gateway);
     }
 
+    /// Whether any gateway knows that a node was removed.
+    pub(super) fn is_known_removed(&self, node: &str) -> bool {
+        let seen = self.seen();
+        seen.ledgers.get(node).is_some_and(|ledger| seen.known.values().any(|known| known.contains(ledger)))
+    }
+
     /// When a gateway last took a check-in of a node.
     pub(super) fn taken(&self, gateway: &str, node: &str) -> Option<Duration> {
         self.seen().taken.get(&(gateway.to_owned(), node.to_owned())).copied()

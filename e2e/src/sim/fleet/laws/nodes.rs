@@ -1,6 +1,6 @@
 //! Nodes that were removed from the fleet, and their way back.
 
-use drowse_shared::api::nodes::Conflict;
+use drowse_shared::api::{nodes::Conflict, spaces::State};
 
 use super::*;
 
@@ -131,8 +131,11 @@ impl Laws {
                         && body.lived_within(asked, now)
                 })
             };
-            // A row comes before its body; the other one may never have got one.
-            if !held(true) {
+            // A row comes before its body and stays until after it; the other one may never have got one.
+            let comes_or_goes = conflict.bodies.iter().any(|body| {
+                body.node.as_str() == host && matches!(body.state, State::Creating | State::Destroying)
+            });
+            if !held(true) && !comes_or_goes {
                 self.world.fail(&format!("readmission of {host}: it does not hold {}", conflict.name));
             }
         }

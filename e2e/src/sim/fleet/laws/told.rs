@@ -102,7 +102,10 @@ impl Laws {
                         "law 2: {id} of {name} is acknowledged and gone, nobody asked for it"
                     ));
                 }
-                if record.is_surely_out(&body.host, *sent, *now) {
+                // Of a gateway that lost its database only those know of a removal who were told before.
+                if record.is_surely_out(&body.host, *sent, *now)
+                    && self.standings.is_known_removed(&body.host)
+                {
                     self.world.fail(&format!(
                         "law 1: {verb} {name} was answered from {}, which is removed from the fleet",
                         body.host
