@@ -51,7 +51,9 @@ class Fleet:
         self.processes = []
         self._start("drowse-gateway", {**common,
             "DROWSE_GATEWAY_LISTEN": f"127.0.0.1:{self.gateway_port}",
-            "DROWSE_STATE": str(self.dir / "gateway"), "DROWSE_NEW_FLEET": "true"})
+            "DROWSE_STATE": str(self.dir / "gateway"), "DROWSE_NEW_FLEET": "true",
+            # A machine that measures is busy.
+            "DROWSE_CPU_PERCENT_MAX": "100"})
         self._start("drowse-node", {**common,
             "DROWSE_NODE_LISTEN": f"127.0.0.1:{self.node_port}",
             "DROWSE_NODE_ENDPOINT": f"http://127.0.0.1:{self.node_port}",
