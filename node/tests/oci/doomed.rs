@@ -53,6 +53,7 @@ struct Told {
 pub(crate) struct Home {
     dir: tempfile::TempDir,
     lives: std::cell::Cell<u32>,
+    builds: std::cell::Cell<u32>,
     pub(crate) state: Utf8PathBuf,
     pub(crate) run: Utf8PathBuf,
     pub(crate) cgroup_parent: String,
@@ -73,6 +74,7 @@ impl Home {
         std::fs::set_permissions(&runtime, mode).expect("executable");
         Self {
             lives: 0.into(),
+            builds: 0.into(),
             state: root.join("state"),
             run: format!("/run/drowse-test-doom-{unique:x}").into(),
             cgroup_parent: format!("drowse-test-{name}-{unique:x}"),
@@ -86,6 +88,27 @@ impl Home {
 
     pub(crate) fn root(&self) -> &Utf8Path {
         Utf8Path::from_path(self.dir.path()).expect("UTF-8")
+    }
+
+    /// The agent of the lives that begin now.
+    fn agent(&self) -> Utf8PathBuf {
+        match self.builds.get() {
+            0 => machine::agent(),
+            number => self.root().join(format!("agent-{number}")),
+        }
+    }
+
+    /// From the next life on the agent is another program: the same, with a few more bytes at its end.
+    pub(crate) fn rebuild(&self) {
+        self.builds.set(self.builds.get() + 1);
+        std::fs::copy(machine::agent(), self.agent()).expect("copied");
+        let mut agent = File::options().append(true).open(self.agent()).expect("ours");
+        agent.write_all(&self.builds.get().to_le_bytes()).expect("written");
+    }
+
+    /// How many agents are kept.
+    pub(crate) fn agents(&self) -> usize {
+        std::fs::read_dir(self.state.join("agents")).expect("it started once").count()
     }
 
     /// Whether the runtime starts containers.
@@ -168,7 +191,7 @@ impl Home {
             ("--runtime", self.root().join("runtime").as_str()),
             ("--cgroup-parent", &self.cgroup_parent),
             ("--templates", machine::templates().as_str()),
-            ("--agent", machine::agent().as_str()),
+            ("--agent", self.agent().as_str()),
         ]
         .iter()
         .flat_map(|(flag, value)| [(*flag).to_owned(), (*value).to_owned()])

@@ -49,7 +49,7 @@ const MASKED: [&str; 13] = [
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Where the agents are inside.
-const AGENTS: &str = "/.drowse";
+pub(super) const AGENTS: &str = "/.drowse";
 /// Where the disk's home directory is inside.
 const HOME: &str = "/home/user";
 /// The most open files a process inside may have.
