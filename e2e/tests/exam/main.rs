@@ -33,4 +33,5 @@ mod smuggling;
 mod stalled;
 mod stopped;
 mod streams;
+mod watches;
 mod wedged;
