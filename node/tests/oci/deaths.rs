@@ -324,6 +324,11 @@ impl Fleet {
             Wreck::FreedName => return self.free_name().await,
             Wreck::OtherBuild => {
                 self.prepare(Before::Active).await;
+                // Twice: what is replaced then is no longer what the frozen bystander runs, and is removed.
+                self.life.take().expect("a life").kill();
+                self.home.rebuild();
+                self.begin().await;
+                self.settles().await;
                 self.life.take().expect("a life").kill();
                 return self.home.rebuild();
             }

@@ -98,17 +98,24 @@ impl Home {
         }
     }
 
-    /// From the next life on the agent is another program: the same, with a few more bytes at its end.
+    /// From the next life on the agent is another program: the same, with one more byte at its end for each build.
     pub(crate) fn rebuild(&self) {
         self.builds.set(self.builds.get() + 1);
         std::fs::copy(machine::agent(), self.agent()).expect("copied");
         let mut agent = File::options().append(true).open(self.agent()).expect("ours");
-        agent.write_all(&self.builds.get().to_le_bytes()).expect("written");
+        agent.write_all(&vec![0; self.builds.get() as usize]).expect("written");
     }
 
     /// How many agents are kept.
     pub(crate) fn agents(&self) -> usize {
         std::fs::read_dir(self.state.join("agents")).expect("it started once").count()
+    }
+
+    /// Whether a space runs the agent of these lives.
+    pub(crate) fn has_own_agent(&self, id: &str) -> bool {
+        let length = |path: &Utf8Path| std::fs::metadata(path).map(|file| file.len()).ok();
+        let pid = std::fs::read_to_string(self.instance().join(id).join("bundle/pid")).unwrap_or_default();
+        length(format!("/proc/{}/exe", pid.trim()).as_str().into()) == length(&self.agent())
     }
 
     /// Whether the runtime starts containers.
