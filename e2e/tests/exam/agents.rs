@@ -95,7 +95,7 @@ async fn an_agent_is_replaced_in_place_and_what_runs_goes_on() {
     assert!(back.started.joined && back.started.pid == pid);
     back.types("hello\n").await;
     fleet.exec("a", "touch stop go").await;
-    let (seen, end) = back.to_end().await;
+    let (seen, end) = back.heard_out().await;
     let seen = String::from_utf8(seen).expect("text");
     let counted = ticks(&seen);
     let wanted: Vec<_> = (0..counted.len()).map(|n| format!("tick {n}")).collect();
@@ -103,7 +103,7 @@ async fn an_agent_is_replaced_in_place_and_what_runs_goes_on() {
     assert!(seen.contains("got hello") && end.exit_code == 33, "{end:?}");
     for (pid, text, code) in [(job, "early\nlate\n", 44), (ended, "out\n", 5)] {
         let joined = Terminal::open(&fleet, &format!("space=a&pid={pid}")).await.expect("joined");
-        let (seen, end) = joined.to_end().await;
+        let (seen, end) = joined.heard_out().await;
         assert_eq!((String::from_utf8_lossy(&seen).as_ref(), end.exit_code), (text, code));
     }
 
@@ -111,7 +111,7 @@ async fn an_agent_is_replaced_in_place_and_what_runs_goes_on() {
     fleet.exec("b", "touch go").await;
     assert_eq!(first_process(&fleet, &b).2, now.2);
     let joined = Terminal::open(&fleet, &format!("space=b&pid={slept}")).await.expect("joined");
-    let (seen, end) = joined.to_end().await;
+    let (seen, end) = joined.heard_out().await;
     assert_eq!((String::from_utf8_lossy(&seen).as_ref(), end.exit_code), ("early\nlate\n", 45));
     let only = || async { (agents(&fleet) == BTreeSet::from([now.2])).then_some(()) };
     eventually("agents that nobody runs are removed", seconds(20), only).await;
@@ -145,7 +145,7 @@ async fn an_agent_that_cannot_be_replaced_goes_on_and_it_is_said() {
     eventually("a build that can replaces it", seconds(20), now).await;
     fleet.exec("a", "touch go").await;
     let joined = Terminal::open(&fleet, &format!("space=a&pid={job}")).await.expect("joined");
-    assert_eq!(joined.to_end().await.1.exit_code, 7);
+    assert_eq!(joined.heard_out().await.1.exit_code, 7);
     eventually("the others are removed", seconds(20), || async { (agents(&fleet).len() == 1).then_some(()) })
         .await;
     let metrics = fleet.node("n1").door.page("/metrics").await.text();
@@ -168,7 +168,7 @@ async fn joined_after(wait: Duration) {
     let joined = Terminal::open(&fleet, &format!("space=a&pid={pid}")).await.expect("joined");
     assert_eq!(joined.started.pid, pid);
     fleet.exec("a", "touch stop").await;
-    let (seen, end) = joined.to_end().await;
+    let (seen, end) = joined.heard_out().await;
     let seen = String::from_utf8(seen).expect("text");
     let counted = ticks(&seen);
     let wanted: Vec<_> = (0..counted.len()).map(|n| format!("tick {n}")).collect();

@@ -124,7 +124,7 @@ impl Terminal {
     }
 
     /// Everything it shows from here on, and how it ends.
-    pub(super) async fn to_end(mut self) -> (Vec<u8>, ExecEnded) {
+    pub(super) async fn heard_out(mut self) -> (Vec<u8>, ExecEnded) {
         loop {
             let message = timeout(seconds(20), self.socket.next()).await.expect("in time");
             match message.expect("it goes on").expect("whole") {

@@ -2,13 +2,14 @@ use std::{
     collections::BTreeSet,
     io::{self, Read, Write},
     os::unix::{fs::MetadataExt, net::UnixStream},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use camino::{Utf8Path, Utf8PathBuf};
 use drowse_shared::id::SpaceId;
 use serde::Deserialize;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::{
     super::{Error, Renewal, Result, Vitality},
