@@ -18,6 +18,8 @@ mod down;
 mod failure;
 /// Finds the fleet a command is meant for, and its token.
 mod fleet;
+/// Answers that come line by line.
+mod lines;
 /// Nodes: list, remove, readmit.
 mod node;
 /// Tables, units and JSON.

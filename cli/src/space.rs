@@ -18,6 +18,7 @@ mod rm;
 mod shell;
 mod show;
 mod sleep;
+mod watch;
 
 /// What can be done with spaces.
 #[derive(Debug, Subcommand)]
@@ -30,6 +31,8 @@ pub(crate) enum Command {
     Shell(shell::Args),
     /// Copy files and directories to or from a space
     Cp(cp::Args),
+    /// Print what changes in a directory, as it does
+    Watch(watch::Args),
     /// List spaces. Looking never wakes one
     Ls(ls::Args),
     /// Show one space. Looking never wakes it
@@ -68,6 +71,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Outcome<Exit> {
         Command::Exec(args) => exec::run(args, context).await,
         Command::Shell(args) => shell::run(args, context).await,
         Command::Cp(args) => cp::run(args, context).await,
+        Command::Watch(args) => watch::run(args, context).await,
         Command::Ls(args) => ls::run(args, context).await,
         Command::Show(one) => show::run(&one.name, context).await,
         Command::Freeze(several) => sleep::run("freezeSpace", &several.names, context).await,

@@ -22,6 +22,8 @@ mod envelope;
 pub mod files;
 /// Running commands.
 pub mod process;
+/// Watching directories.
+pub mod watch;
 
 /// Longest wait for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -89,6 +91,8 @@ pub enum Kind {
     DiskFull,
     /// No process, memory or descriptor left inside.
     Exhausted,
+    /// More happened than it could tell.
+    Lost,
     /// It took too long inside.
     Deadline,
     /// Anything else.
@@ -242,6 +246,7 @@ fn kind_of_word(word: &str, message: &str) -> Kind {
         "resource_exhausted" if message.contains("No space left") || message.contains("quota") => {
             Kind::DiskFull
         }
+        "resource_exhausted" if message.starts_with("events were lost") => Kind::Lost,
         "resource_exhausted" => Kind::Exhausted,
         "deadline_exceeded" => Kind::Deadline,
         _ => Kind::Failed,

@@ -47,6 +47,8 @@ mod ports;
 mod request;
 /// The verbs about spaces themselves.
 mod spaces;
+/// `watchFiles`.
+mod watch;
 
 /// Everything the node answers.
 pub fn router(node: Arc<Node>) -> Router {
@@ -91,6 +93,7 @@ fn handler(verb: Verb) -> Option<MethodRouter<Arc<Node>>> {
         Verb::WriteFile => post(files::write),
         Verb::WriteFiles => post(files::write_many),
         Verb::ListFiles => post(files::list),
+        Verb::WatchFiles => post(watch::watch),
         // Gateways.
         Verb::Lookup => post(fleet::lookup),
         Verb::Report => post(fleet::report),

@@ -85,6 +85,21 @@ pub struct Found {
     pub disk: bool,
     /// What its processes do.
     pub vitality: Vitality,
+    /// Whether its first process is the agent of another build than this daemon's.
+    pub old_agent: bool,
+}
+
+/// What became of having an agent become this daemon's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Renewal {
+    /// It is. Whatever runs under it goes on.
+    Renewed,
+    /// It was already.
+    Current,
+    /// It goes on as it was, for now: why.
+    Busy(String),
+    /// It goes on as it was, and would again: why.
+    Refused(String),
 }
 
 /// What a space uses now.
@@ -186,6 +201,12 @@ pub trait Executor: Send + Sync + 'static {
 
     /// Resumes the workload.
     fn thaw(&self, id: SpaceId) -> BoxFuture<'_, Result<()>>;
+
+    /// Has the agent of a running body become the one of this daemon, in place. One that cannot goes on as it was.
+    fn renew_agent(&self, id: SpaceId) -> BoxFuture<'_, Result<Renewal>>;
+
+    /// Removes the agents of other builds that no body runs any more.
+    fn clear_agents(&self) -> BoxFuture<'_, Result<()>>;
 
     /// Ends every process (SIGTERM, `grace`, SIGKILL) and unmounts the disk. Only the disk is left.
     fn stop(&self, id: SpaceId, grace: Duration) -> BoxFuture<'_, Result<()>>;

@@ -35,6 +35,8 @@ pub mod milestone;
 pub mod space;
 /// Permissions to create, given out with a "no".
 pub mod tickets;
+/// Telling what changes in directories.
+pub mod watch;
 
 /// What gateways are told, every interval.
 pub mod checkin;

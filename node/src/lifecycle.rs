@@ -38,6 +38,8 @@ pub mod idle;
 pub mod namesake;
 /// At boot and in the background: ledger and reality are brought together.
 pub mod reconcile;
+/// Agents of an earlier build.
+pub mod renew;
 /// Leaving a space only its disk.
 pub mod stop;
 /// What counts as using a space over a connection.
@@ -219,6 +221,9 @@ impl Node {
                         return Err(unwritten);
                     }
                     settled(self);
+                    if event == Event::Done(Effect::Thaw) {
+                        self.renew_agent(&space).await;
+                    }
                     break;
                 }
                 Step::Break(cause) => {

@@ -13,6 +13,10 @@ use tokio::time::Instant;
 
 use wakes::Wakes;
 
+pub use agents::OldAgent;
+
+/// Which agents are of another build.
+mod agents;
 /// How often spaces were woken by their hosts.
 mod wakes;
 
@@ -50,6 +54,7 @@ struct Entry {
     woken: Option<Instant>,
     /// How often it fell asleep.
     slept: u64,
+    old_agent: Option<OldAgent>,
 }
 
 impl Entry {

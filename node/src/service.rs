@@ -28,7 +28,7 @@ use crate::{
     fleet::Fleet,
     kept::Kept,
     ledger::{self, Database, Ledger, identity},
-    lifecycle::{idle, reconcile},
+    lifecycle::{idle, reconcile, renew},
     live::Live,
     milestone::{Milestone, Milestones, Row, unwatched},
     node::Node,
@@ -243,6 +243,7 @@ async fn serve_until_told(
     };
     tracing::info!(address = listener.local(), endpoint = node.endpoint, "listening");
     node.env.spawn("tend", reconcile::tend(node.clone(), left));
+    node.env.spawn("agents", renew::run(node.clone()));
     node.env.spawn("keys", keyed::tend(node.clone()));
     node.env.spawn("idle", idle::run(node.clone()));
     let limits = node.config.limits;

@@ -17,6 +17,9 @@ mod hostile;
 /// A machine of its own for each test.
 #[path = "oci/machine.rs"]
 mod machine;
+/// What a space uses.
+#[path = "oci/metrics.rs"]
+mod metrics;
 /// Ten thousand disks.
 #[path = "oci/scale.rs"]
 mod scale;

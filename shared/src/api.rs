@@ -24,6 +24,8 @@ pub mod nodes;
 pub mod spaces;
 /// Every verb, and which door answers it.
 pub mod verbs;
+/// Telling what changes in a directory.
+pub mod watch;
 
 pub use error::{Code, Error};
 

@@ -1,6 +1,10 @@
 //! `drowse up` and the commands against it, as a person uses them.
 
-use std::{fs, process::Stdio};
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    process::Stdio,
+};
 
 use support::{Executor, Fleet};
 
@@ -208,6 +212,24 @@ fn an_interrupted_command_ends_inside_too() {
     support::signal(&child, "INT");
     assert_eq!(child.wait().expect("ours").code(), Some(130));
     running(false);
+}
+
+#[test]
+fn what_changes_is_printed_as_it_does_until_it_is_interrupted() {
+    let fleet = Fleet::start(Executor::Oci);
+    fleet.ok(&["space", "acquire", "work"]);
+    let mut watch = fleet.command(&["space", "watch", "work", "--recursive"]);
+    let mut watch = watch.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("drowse");
+    let mut said = BufReader::new(watch.stderr.take().expect("piped")).lines();
+    assert!(said.next().expect("a line").expect("text").contains("watching"));
+    fleet.ok(&["space", "exec", "work", "-n", "--", "sh", "-c", "mkdir -p a/b && echo x > a/b/f"]);
+    let printed = BufReader::new(watch.stdout.take().expect("piped")).lines();
+    let made = printed.map(|line| line.expect("text")).filter(|line| line.starts_with("create\t"));
+    assert_eq!(made.take(3).collect::<Vec<_>>(), ["create\ta", "create\ta/b", "create\ta/b/f"]);
+    support::signal(&watch, "INT");
+    assert_eq!(watch.wait().expect("ours").code(), Some(130));
+    let refused = fleet.run(&["space", "watch", "work", "nowhere"]);
+    assert!(refused.code == 1 && refused.stderr.contains("nowhere"), "{}", refused.stderr);
 }
 
 #[test]

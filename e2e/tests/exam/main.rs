@@ -2,6 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "a black-box test has its own tasks and measures real time")]
 
 mod adopt;
+mod agents;
 mod behind_the_back;
 mod conflicts;
 mod cut_wire;
@@ -33,4 +34,5 @@ mod smuggling;
 mod stalled;
 mod stopped;
 mod streams;
+mod watches;
 mod wedged;

@@ -3,7 +3,7 @@ use drowse_shared::api::{Code, spaces::Acquired};
 use http::Method;
 use serde_json::{Value, json};
 
-const SPACE_VERBS: [&str; 15] = [
+const SPACE_VERBS: [&str; 16] = [
     "acquireSpace",
     "getSpace",
     "listSpaces",
@@ -12,6 +12,7 @@ const SPACE_VERBS: [&str; 15] = [
     "readFile",
     "writeFile",
     "listFiles",
+    "watchFiles",
     "freezeSpace",
     "stopSpace",
     "wakeSpace",

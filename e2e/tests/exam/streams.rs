@@ -50,17 +50,17 @@ async fn stream(door: &Door, wish: Value) -> Heard {
     heard(&reply.text())
 }
 
-struct Terminal {
+pub(super) struct Terminal {
     socket: WebSocketStream<TcpStream>,
-    started: AttachStarted,
+    pub(super) started: AttachStarted,
     seen: Vec<u8>,
 }
 
 /// Why there is no terminal: the status and what was said.
-type Refused = (u16, String);
+pub(super) type Refused = (u16, String);
 
 impl Terminal {
-    async fn open(fleet: &Fleet, query: &str) -> Result<Self, Refused> {
+    pub(super) async fn open(fleet: &Fleet, query: &str) -> Result<Self, Refused> {
         let address = fleet.door.endpoint.trim_start_matches("http://");
         let mut request = format!("ws://{address}/attach?{query}").into_client_request().expect("a request");
         let token = format!("Bearer {}", fleet.ground.token).parse().expect("a header");
@@ -84,7 +84,7 @@ impl Terminal {
         Ok(Self { socket, started, seen: Vec::new() })
     }
 
-    async fn types(&mut self, text: &str) {
+    pub(super) async fn types(&mut self, text: &str) {
         self.socket.send(Message::binary(text.as_bytes().to_vec())).await.expect("it is open");
     }
 
@@ -93,7 +93,7 @@ impl Terminal {
     }
 
     /// Waits until it shows this, and forgets what came before.
-    async fn shows(&mut self, wanted: &str) {
+    pub(super) async fn shows(&mut self, wanted: &str) {
         let found = timeout(seconds(20), async {
             loop {
                 let seen = String::from_utf8_lossy(&self.seen).into_owned();
@@ -119,6 +119,21 @@ impl Terminal {
             let message = timeout(seconds(20), self.socket.next()).await.expect("in time");
             if let Message::Text(text) = message.expect("it goes on").expect("whole") {
                 return serde_json::from_str(&text).expect("JSON");
+            }
+        }
+    }
+
+    /// Everything it shows from here on, and how it ends.
+    pub(super) async fn heard_out(mut self) -> (Vec<u8>, ExecEnded) {
+        loop {
+            let message = timeout(seconds(20), self.socket.next()).await.expect("in time");
+            match message.expect("it goes on").expect("whole") {
+                Message::Binary(bytes) => self.seen.extend_from_slice(&bytes),
+                Message::Text(text) => match serde_json::from_str(&text).expect("JSON") {
+                    AttachEvent::Ended(ended) => return (self.seen, ended),
+                    other => panic!("{other:?}"),
+                },
+                _ => {}
             }
         }
     }

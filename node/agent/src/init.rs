@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 use crate::connection::Watched;
 use crate::gate::Gate;
 use crate::launcher::control::Control;
+use crate::metrics::{Metrics, Told};
 use crate::process::output::Output;
 use crate::process::table::Table;
 use crate::process::{kept, pump, tree};
@@ -67,13 +68,15 @@ fn setup(what: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::Setup { what, source }
 }
 
-/// Runs pid 1 until SIGTERM.
-pub(crate) fn run(procs_count: i32) -> Result<(), Error> {
+/// Runs pid 1 until SIGTERM. `limits` are memory in bytes and thousandths of a core; then files that tell the use follow.
+pub(crate) fn run(procs_count: i32, limits: Option<(u64, u64)>) -> Result<(), Error> {
     prepare()?;
     let listener = StdListener::from(adopt(LISTENER_FD)?);
     let first = LISTENER_FD + 1;
-    let procs = (first..first.saturating_add(procs_count)).map(adopt).collect::<Result<Vec<_>, _>>()?;
-    live(listener, procs, None)
+    let behind = first.saturating_add(procs_count);
+    let procs = (first..behind).map(adopt).collect::<Result<Vec<_>, _>>()?;
+    let told = limits.map(|(memory, cpu)| Told::new(memory, cpu, behind));
+    live(listener, procs, told, None)
 }
 
 /// Goes on as pid 1 where an earlier agent left off: its state is in the memory file `state`.
@@ -82,7 +85,7 @@ pub(crate) fn resume(state: i32) -> Result<(), Error> {
     let state = State::read(adopt(state)?).map_err(setup("read the state"))?;
     let listener = StdListener::from(adopt(state.listener)?);
     let procs = state.procs.iter().copied().map(adopt).collect::<Result<Vec<_>, _>>()?;
-    live(listener, procs, Some(state))
+    live(listener, procs, state.measured, Some(state))
 }
 
 /// Tells whether this agent could go on from the state on its standard input.
@@ -103,7 +106,13 @@ fn prepare() -> Result<(), Error> {
     Ok(())
 }
 
-fn live(listener: StdListener, procs: Vec<OwnedFd>, state: Option<State<Output>>) -> Result<(), Error> {
+fn live(
+    listener: StdListener,
+    procs: Vec<OwnedFd>,
+    told: Option<Told>,
+    state: Option<State<Output>>,
+) -> Result<(), Error> {
+    let metrics = told.map(Metrics::adopt).transpose().map_err(setup("measure the space"))?;
     // Outside a space (in tests) orphans would go to a stranger.
     if std::process::id() != 1 {
         let this = Some(rustix::process::getpid());
@@ -118,7 +127,7 @@ fn live(listener: StdListener, procs: Vec<OwnedFd>, state: Option<State<Output>>
         .build()
         .map_err(setup("build the runtime"))?;
     let local = tokio::task::LocalSet::new();
-    let served = local.block_on(&runtime, serve(listener, procs, state));
+    let served = local.block_on(&runtime, serve(listener, procs, metrics, state));
     // Nothing is unwound: with pid 1 the space ends, and a client in mid-stream must see its stream cut, not ended.
     // A file thread may be stuck in the kernel; nothing waits for it.
     std::mem::forget(local);
@@ -129,6 +138,7 @@ fn live(listener: StdListener, procs: Vec<OwnedFd>, state: Option<State<Output>>
 async fn serve(
     listener: StdListener,
     procs: Vec<OwnedFd>,
+    metrics: Option<Metrics>,
     state: Option<State<Output>>,
 ) -> Result<(), Error> {
     listener.set_nonblocking(true).map_err(setup("prepare the listening socket"))?;
@@ -146,6 +156,7 @@ async fn serve(
         control: Rc::clone(&control),
         watchers: Watchers::new(),
         relays: Relays::new(),
+        metrics,
         listener: listener.as_raw_fd(),
         gate: Rc::clone(&gate),
         replacing: tokio::sync::Mutex::default(),

@@ -24,6 +24,8 @@ mod identity;
 mod init;
 /// The forker that lives in `work`, and pid 1's side of it.
 mod launcher;
+/// What the space uses.
+mod metrics;
 /// How long a stream may be silent and last.
 mod patience;
 /// Commands: start, join, output, signals, trees.
@@ -58,7 +60,13 @@ fn main() -> ExitCode {
             Some(fd) => launcher::run(fd),
             None => usage(),
         },
-        ["--init", count] => number(count).map_or_else(usage, |count| exit(init::run(count))),
+        ["--init", count] => number(count).map_or_else(usage, |count| exit(init::run(count, None))),
+        ["--init", count, "--measured", memory_bytes, cpu_millis] => {
+            match (number(count), memory_bytes.parse().ok(), cpu_millis.parse().ok()) {
+                (Some(count), Some(memory), Some(cpu)) => exit(init::run(count, Some((memory, cpu)))),
+                _ => usage(),
+            }
+        }
         ["--resume", fd] => number(fd).map_or_else(usage, |fd| exit(init::resume(fd))),
         ["--check"] => {
             let checked = init::check();
@@ -83,7 +91,8 @@ fn exit(ended: Result<(), init::Error>) -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: drowse-agent --init N | --version (fd 3: listening Unix socket, fds 4..3+N: work/cgroup.procs)"
+        "usage: drowse-agent --init N [--measured MEMORY_BYTES CPU_MILLIS] | --version (fd 3: listening Unix socket, \
+         fds 4..3+N: work/cgroup.procs, then with --measured: use of memory, its kinds, processor time)"
     );
     ExitCode::from(64)
 }

@@ -19,6 +19,7 @@ use serde::Deserialize;
 
 use crate::body::Body;
 use crate::connect::{self, Code, Error};
+use crate::metrics::Metrics;
 use crate::process::kept;
 use crate::server::Agent;
 use state::State;
@@ -115,6 +116,7 @@ fn write_state(agent: &Agent, asker: RawFd) -> Result<(Vec<RawFd>, OwnedFd), Err
     state.processes =
         processes.iter().map(|process| process.kept()).collect::<Option<_>>().ok_or_else(busy)?;
     state.streams = streams;
+    state.measured = agent.metrics.as_ref().map(Metrics::told);
     state.lingering = agent.table.lingering();
     let connections = agent.connections.borrow();
     let kept = connections.values().filter(|connection| connection.is_between_requests());

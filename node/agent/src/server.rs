@@ -12,10 +12,11 @@ use crate::connect::{Code, Error};
 use crate::connection::Connection;
 use crate::gate::{Gate, Pass};
 use crate::launcher::control::Control;
+use crate::metrics::Metrics;
 use crate::process::table::Table;
 use crate::relay::Relays;
 use crate::watch::Watchers;
-use crate::{files, process, relay, replace, watch};
+use crate::{files, metrics, process, relay, replace, watch};
 
 /// What every request may reach.
 pub(crate) struct Agent {
@@ -27,6 +28,8 @@ pub(crate) struct Agent {
     pub(crate) watchers: Rc<Watchers>,
     /// Connections to ports.
     pub(crate) relays: Relays,
+    /// What the space uses, if it was told.
+    pub(crate) metrics: Option<Metrics>,
     /// Where requests pass.
     pub(crate) gate: Rc<Gate>,
     /// The listening socket.
@@ -61,6 +64,10 @@ pub(crate) async fn handle(
             Err(refusal) => refusal,
         },
         (&Method::GET, "/health") => no_content(),
+        (&Method::GET, "/metrics") => {
+            let answer = agent.metrics.as_ref().map_or_else(|| Err(metrics::unknown()), Metrics::serve);
+            answer.unwrap_or_else(files::http::Refusal::respond)
+        }
         (&Method::GET | &Method::HEAD, "/files") => {
             files::read::serve(&head.uri, &head.headers).await.unwrap_or_else(files::http::Refusal::respond)
         }

@@ -33,7 +33,7 @@ const CONNECT: &str = "/process.Process/Connect";
 const SEND_SIGNAL: &str = "/process.Process/SendSignal";
 const UPDATE: &str = "/process.Process/Update";
 /// Seconds after which a quiet stream says that it is there.
-const KEEPALIVE: &str = "keepalive-ping-interval";
+pub(super) const KEEPALIVE: &str = "keepalive-ping-interval";
 /// How long the agent may take to kill a tree whose time is up, before nobody waits any more.
 pub const KILL: Duration = Duration::from_secs(15);
 
@@ -177,7 +177,7 @@ pub struct Place {
 
 impl Place {
     /// How often the agent is asked to say that it is there while a command is quiet: a few times before it is given up.
-    fn keepalive(&self) -> HeaderValue {
+    pub(super) fn keepalive(&self) -> HeaderValue {
         HeaderValue::from((self.patience / 4).as_secs().max(1))
     }
 }

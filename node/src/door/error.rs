@@ -69,7 +69,7 @@ pub fn agent(error: &agent_client::Error) -> Error {
                 Kind::TooMuch => Code::TooLarge,
                 Kind::DiskFull => Code::SpaceDiskFull,
                 Kind::Deadline => Code::RuntimeTimeout,
-                Kind::Exhausted | Kind::Failed => Code::RuntimeFailed,
+                Kind::Exhausted | Kind::Lost | Kind::Failed => Code::RuntimeFailed,
             };
             Error::new(code, message.clone())
         }

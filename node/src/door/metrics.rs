@@ -53,6 +53,7 @@ pub struct Metrics {
     seconds: Histogram,
     tunnels: Family<Ended, Counter>,
     spaces: Family<InState, Gauge>,
+    old_agents: Gauge,
     memory_available: Gauge,
     disk_available: Gauge,
     cpu_percent: Gauge<f64, AtomicU64>,
@@ -69,6 +70,7 @@ impl Default for Metrics {
             seconds: Histogram::new(BUCKETS),
             tunnels: Family::default(),
             spaces: Family::default(),
+            old_agents: Gauge::default(),
             memory_available: Gauge::default(),
             disk_available: Gauge::default(),
             cpu_percent: Gauge::default(),
@@ -86,6 +88,8 @@ impl Default for Metrics {
         );
         registry.register("tunnels_ended", "Tunnels to apps that ended, by how", metrics.tunnels.clone());
         registry.register("spaces", "Spaces by state", metrics.spaces.clone());
+        let old = metrics.old_agents.clone();
+        registry.register("old_agents", "Spaces whose agent is of another build than this daemon", old);
         let memory = metrics.memory_available.clone();
         registry.register_with_unit("memory_available", "Memory that could be had", Unit::Bytes, memory);
         let disk = metrics.disk_available.clone();
@@ -154,6 +158,7 @@ pub(super) async fn show(State(node): State<Arc<Node>>) -> Result<Response, Erro
         node.metrics.measured(&reading);
     }
     node.metrics.open(&node.counts);
+    node.metrics.old_agents.set(signed(node.live.old_agents().len() as u64));
     let stalled = node.watchdog.stalled(tokio::time::Instant::now()).len();
     node.metrics.loops_stalled.set(signed(stalled as u64));
     let text =

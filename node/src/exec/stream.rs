@@ -10,6 +10,7 @@ use drowse_shared::{
     select_biased,
 };
 use futures_util::stream::unfold;
+use serde::Serialize;
 use tokio::time::{Sleep, sleep};
 
 use super::{Begun, Failed, begun, tag};
@@ -104,7 +105,8 @@ impl Streamed {
     }
 }
 
-fn line(event: &ExecEvent) -> Result<Bytes, Infallible> {
+/// An event as one line.
+pub(crate) fn line(event: &impl Serialize) -> Result<Bytes, Infallible> {
     // Every one of these is plain JSON by construction.
     let mut line = serde_json::to_vec(event).unwrap_or_default();
     line.push(b'\n');

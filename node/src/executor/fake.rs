@@ -12,7 +12,7 @@ use drowse_shared::{
     seams::{BoxFuture, BoxIo, Env},
 };
 
-use super::{Capabilities, Card, Error, Executor, Found, Result, Stats, Vitality};
+use super::{Capabilities, Card, Error, Executor, Found, Renewal, Result, Stats, Vitality};
 
 /// The small agent inside a body.
 mod agent;
@@ -102,6 +102,14 @@ impl Executor for Fake {
             self.pass("thaw", Some(id)).await?;
             self.machine.turn(id, Vitality::Running)
         })
+    }
+
+    fn renew_agent(&self, _id: SpaceId) -> BoxFuture<'_, Result<Renewal>> {
+        Box::pin(async { Ok(Renewal::Current) })
+    }
+
+    fn clear_agents(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async { Ok(()) })
     }
 
     fn stop(&self, id: SpaceId, _grace: Duration) -> BoxFuture<'_, Result<()>> {

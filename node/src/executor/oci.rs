@@ -24,7 +24,7 @@ use drowse_shared::{
 
 use crate::milestone::Milestones;
 
-use super::{Capabilities, Card, Error, Executor, Found, Result, Stats, Vitality};
+use super::{Capabilities, Card, Error, Executor, Found, Renewal, Result, Stats, Vitality};
 
 /// The container's `config.json`.
 mod bundle;
@@ -52,6 +52,8 @@ mod mounts;
 mod open;
 /// Where things are.
 mod paths;
+/// One agent becoming another under what runs.
+mod renew;
 /// Programs with deadlines.
 mod runtime;
 /// Which system calls a space may make.
@@ -188,6 +190,17 @@ impl Executor for Oci {
 
     fn thaw(&self, id: SpaceId) -> BoxFuture<'_, Result<()>> {
         Box::pin(self.host.set_frozen(id, false))
+    }
+
+    fn renew_agent(&self, id: SpaceId) -> BoxFuture<'_, Result<Renewal>> {
+        let within = self.host.deadlines.command;
+        Box::pin(
+            self.host.kernel(id, "replace the agent", within, move |host| renew::renew(host, id, within)),
+        )
+    }
+
+    fn clear_agents(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.host.look("remove old agents", renew::clear))
     }
 
     fn stop(&self, id: SpaceId, grace: Duration) -> BoxFuture<'_, Result<()>> {

@@ -23,6 +23,7 @@ use crate::{
     door::error::chain,
     executor::{Executor, Found},
     ledger,
+    live::OldAgent,
     milestone::{Milestone, Row},
     node::{Node, Slot},
     space::{
@@ -95,6 +96,9 @@ pub async fn boot(node: &Node, found: &BTreeMap<SpaceId, Found>) -> Result<Lefto
         if row.sleeps_after().is_some() {
             node.watch(&row);
         }
+        if seen.is_some_and(|found| found.old_agent) {
+            node.live.set_old_agent(row.id, Some(OldAgent::Due));
+        }
         if stopping.contains(&row.id) && matches!(row.state, State::Active | State::Frozen) {
             left.stops.extend(node.slots.try_take(&row.name).map(|slot| (slot, row.clone())));
         }
@@ -151,6 +155,9 @@ async fn rebuild(node: &Node, card: crate::executor::Card, found: &Found) -> Res
     let holder = node.ledger.by_name(&card.name).await?.map(|holder| holder.id);
     if let Some(holder) = holder {
         tracing::error!(space = %found.id, %holder, name = card.name.as_str(), "two disks carry one name; the second is set aside");
+    }
+    if found.old_agent {
+        node.live.set_old_agent(found.id, Some(OldAgent::Due));
     }
     let space = namesake::row(card, found, holder, node.env.clock.wall());
     tracing::info!(space = %space.id, name = space.name.as_str(), state = %space.state.word(), "rebuilt from its disk");

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::harness::{Ground, TOKEN};
 
-const VERBS: [&str; 17] = [
+const VERBS: [&str; 18] = [
     "acquireSpace",
     "destroySpace",
     "execCommand",
@@ -21,6 +21,7 @@ const VERBS: [&str; 17] = [
     "updateMetadata",
     "updatePolicy",
     "wakeSpace",
+    "watchFiles",
     "writeFile",
     "writeFiles",
 ];

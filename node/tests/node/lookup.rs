@@ -120,6 +120,7 @@ async fn a_request_that_was_held_never_reaches_the_space_that_has_the_name_now()
         ("updateMetadata", r#","metadata":{"late":"1"}"#),
         ("execCommand", r#","command":"true""#),
         ("execStream", r#","command":"true""#),
+        ("watchFiles", ""),
         ("writeFile", r#","path":"late","content":"x""#),
         ("acquireSpace", ""),
     ] {

@@ -311,6 +311,8 @@ enum Wreck {
     LostLedger,
     /// A disk that was set aside for another of its name, and that other one is gone.
     FreedName,
+    /// Spaces that run the agent of an earlier build.
+    OtherBuild,
 }
 
 impl Fleet {
@@ -320,6 +322,16 @@ impl Fleet {
             Wreck::CutCreate => (Before::Absent, "acquireSpace", "Program: start the container: done"),
             Wreck::CutDestroy => (Before::Active, "destroySpace", "Step: put the disk aside"),
             Wreck::FreedName => return self.free_name().await,
+            Wreck::OtherBuild => {
+                self.prepare(Before::Active).await;
+                // Twice: what is replaced then is no longer what the frozen bystander runs, and is removed.
+                self.life.take().expect("a life").kill();
+                self.home.rebuild();
+                self.begin().await;
+                self.settles().await;
+                self.life.take().expect("a life").kill();
+                return self.home.rebuild();
+            }
             Wreck::LostLedger => {
                 self.prepare(Before::Active).await;
                 self.life.take().expect("a life").kill();
@@ -429,7 +441,9 @@ async fn a_node_killed_at_any_milestone_loses_nothing_and_leaves_nothing() {
             case("stopSpace", B::Unreadable),
         ];
         let mut fleet = fleet.die_through_all(cases).await;
-        for wreck in [Wreck::CutCreate, Wreck::CutDestroy, Wreck::LostLedger, Wreck::FreedName] {
+        for wreck in
+            [Wreck::CutCreate, Wreck::CutDestroy, Wreck::LostLedger, Wreck::FreedName, Wreck::OtherBuild]
+        {
             fleet.die_through_start(wreck).await;
         }
         fleet.leave().await

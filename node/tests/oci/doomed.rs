@@ -53,6 +53,7 @@ struct Told {
 pub(crate) struct Home {
     dir: tempfile::TempDir,
     lives: std::cell::Cell<u32>,
+    builds: std::cell::Cell<u32>,
     pub(crate) state: Utf8PathBuf,
     pub(crate) run: Utf8PathBuf,
     pub(crate) cgroup_parent: String,
@@ -73,6 +74,7 @@ impl Home {
         std::fs::set_permissions(&runtime, mode).expect("executable");
         Self {
             lives: 0.into(),
+            builds: 0.into(),
             state: root.join("state"),
             run: format!("/run/drowse-test-doom-{unique:x}").into(),
             cgroup_parent: format!("drowse-test-{name}-{unique:x}"),
@@ -86,6 +88,34 @@ impl Home {
 
     pub(crate) fn root(&self) -> &Utf8Path {
         Utf8Path::from_path(self.dir.path()).expect("UTF-8")
+    }
+
+    /// The agent of the lives that begin now.
+    fn agent(&self) -> Utf8PathBuf {
+        match self.builds.get() {
+            0 => machine::agent(),
+            number => self.root().join(format!("agent-{number}")),
+        }
+    }
+
+    /// From the next life on the agent is another program: the same, with one more byte at its end for each build.
+    pub(crate) fn rebuild(&self) {
+        self.builds.set(self.builds.get() + 1);
+        std::fs::copy(machine::agent(), self.agent()).expect("copied");
+        let mut agent = File::options().append(true).open(self.agent()).expect("ours");
+        agent.write_all(&vec![0; self.builds.get() as usize]).expect("written");
+    }
+
+    /// How many agents are kept.
+    pub(crate) fn agents(&self) -> usize {
+        std::fs::read_dir(self.state.join("agents")).expect("it started once").count()
+    }
+
+    /// Whether a space runs the agent of these lives.
+    pub(crate) fn has_own_agent(&self, id: &str) -> bool {
+        let length = |path: &Utf8Path| std::fs::metadata(path).map(|file| file.len()).ok();
+        let pid = std::fs::read_to_string(self.instance().join(id).join("bundle/pid")).unwrap_or_default();
+        length(format!("/proc/{}/exe", pid.trim()).as_str().into()) == length(&self.agent())
     }
 
     /// Whether the runtime starts containers.
@@ -168,7 +198,7 @@ impl Home {
             ("--runtime", self.root().join("runtime").as_str()),
             ("--cgroup-parent", &self.cgroup_parent),
             ("--templates", machine::templates().as_str()),
-            ("--agent", machine::agent().as_str()),
+            ("--agent", self.agent().as_str()),
         ]
         .iter()
         .flat_map(|(flag, value)| [(*flag).to_owned(), (*value).to_owned()])

@@ -89,6 +89,8 @@ verbs! {
     WriteFiles = "writeFiles", Both;
     /// Lists a directory of a space.
     ListFiles = "listFiles", Both;
+    /// Watches a directory of a space and answers what changes in it, as it does.
+    WatchFiles = "watchFiles", Both;
     /// The nodes of the fleet.
     ListNodes = "listNodes", Gateway;
     /// Gives up a node that is gone for good.

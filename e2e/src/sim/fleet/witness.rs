@@ -8,7 +8,7 @@ use std::{
 };
 
 use drowse_node::executor::{
-    Capabilities, Card, Error, Executor, Found, Result, Stats, Vitality, fake::Machine,
+    Capabilities, Card, Error, Executor, Found, Renewal, Result, Stats, Vitality, fake::Machine,
 };
 use drowse_shared::{
     api::spaces::Template,
@@ -164,6 +164,14 @@ impl Executor for Witness {
             }
             self.sync(id, "destroyed", removed).await
         })
+    }
+
+    fn renew_agent(&self, id: SpaceId) -> BoxFuture<'_, Result<Renewal>> {
+        self.inner.renew_agent(id)
+    }
+
+    fn clear_agents(&self) -> BoxFuture<'_, Result<()>> {
+        self.inner.clear_agents()
     }
 
     fn stats(&self, id: SpaceId) -> BoxFuture<'_, Result<Stats>> {

@@ -5,6 +5,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use rustix::fs::MemfdFlags;
 use serde::{Deserialize, Serialize};
 
+use crate::metrics::Told;
 use crate::process::kept::{KeptProcess, KeptStream};
 
 /// What this agent writes and reads. One that cannot read it says so in its check and never takes over.
@@ -18,6 +19,9 @@ pub(crate) struct State<O> {
     pub(crate) listener: RawFd,
     /// `cgroup.procs` files of `work`.
     pub(crate) procs: Vec<RawFd>,
+    /// What tells the use of the space.
+    #[serde(default)]
+    pub(crate) measured: Option<Told>,
     /// Commands, running and remembered, the oldest record first.
     pub(crate) processes: Vec<KeptProcess<O>>,
     /// Clients that watch one.
@@ -37,6 +41,7 @@ impl<O> State<O> {
             format: FORMAT,
             listener,
             procs,
+            measured: None,
             processes: Vec::new(),
             streams: Vec::new(),
             lingering: Vec::new(),
@@ -50,7 +55,8 @@ impl<O> State<O> {
         let fixed = [self.listener, self.asker].into_iter().chain(self.procs.iter().copied());
         let processes = self.processes.iter().flat_map(KeptProcess::descriptors);
         let streams = self.streams.iter().map(|stream| stream.connection);
-        let plain = self.lingering.iter().chain(&self.connections).copied();
+        let measured = self.measured.map(Told::descriptors).into_iter().flatten();
+        let plain = self.lingering.iter().chain(&self.connections).copied().chain(measured);
         fixed.chain(processes).chain(streams).chain(plain).collect()
     }
 }

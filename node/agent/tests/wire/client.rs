@@ -1,3 +1,4 @@
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -21,8 +22,17 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    #[expect(unsafe_code, reason = "the listening socket goes in as descriptor 3")]
     pub(crate) fn start() -> Self {
+        Self::begin(&["--init", "0"], &[])
+    }
+
+    /// One that is told half a core and 1 GiB, and how much of them is used.
+    pub(crate) fn measured(files: &[File; 3]) -> Self {
+        Self::begin(&["--init", "0", "--measured", "1073741824", "500"], files)
+    }
+
+    #[expect(unsafe_code, reason = "the listening socket goes in as descriptor 3, files follow")]
+    fn begin(args: &[&str], files: &[File]) -> Self {
         assert_eq!(
             rustix::process::geteuid().as_raw(),
             0,
@@ -31,14 +41,23 @@ impl Agent {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("agent.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        let fd = listener.as_raw_fd();
+        let fds: Vec<i32> =
+            [listener.as_raw_fd()].into_iter().chain(files.iter().map(|f| f.as_raw_fd())).collect();
         let mut command = Command::new(binary());
-        command.args(["--init", "0"]).stdin(Stdio::null());
-        // SAFETY: dup2 and fcntl are async-signal-safe.
+        command.args(args).stdin(Stdio::null());
+        // SAFETY: dup2 and fcntl are async-signal-safe, and nothing is allocated.
         unsafe {
             command.pre_exec(move || {
-                let placed = if fd == 3 { libc::fcntl(fd, libc::F_SETFD, 0) } else { libc::dup2(fd, 3) };
-                if placed < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+                let mut aside = [-1; 4];
+                for (aside, fd) in aside.iter_mut().zip(&fds) {
+                    *aside = libc::fcntl(*fd, libc::F_DUPFD_CLOEXEC, 64);
+                }
+                for (place, aside) in (3..).zip(&aside[..fds.len()]) {
+                    if libc::dup2(*aside, place) < 0 {
+                        return Err(std::io::Error::last_os_error());
+                    }
+                }
+                Ok(())
             });
         }
         let process = command.spawn().unwrap();

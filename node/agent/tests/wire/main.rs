@@ -13,6 +13,8 @@ mod files;
 mod forms;
 /// Starting and ending: pid 1's own life.
 mod life;
+/// Telling what the space uses.
+mod metrics;
 /// Running commands.
 mod processes;
 /// Connections to ports.

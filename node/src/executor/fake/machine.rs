@@ -296,6 +296,7 @@ impl Machine {
             card: body.card.clone(),
             disk: body.disk,
             vitality: body.vitality,
+            old_agent: false,
         };
         inside.bodies.iter().map(found).collect()
     }

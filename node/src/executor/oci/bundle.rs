@@ -49,7 +49,7 @@ const MASKED: [&str; 13] = [
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Where the agents are inside.
-const AGENTS: &str = "/.drowse";
+pub(super) const AGENTS: &str = "/.drowse";
 /// Where the disk's home directory is inside.
 const HOME: &str = "/home/user";
 /// The most open files a process inside may have.
@@ -92,7 +92,7 @@ impl Bundle<'_> {
             "process": {
                 "terminal": false,
                 "user": {"uid": 0, "gid": 0},
-                "args": [format!("{AGENTS}/{}", self.agent), "--init", self.procs.to_string()],
+                "args": self.args(),
                 "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"],
                 "cwd": "/",
                 "capabilities": {
@@ -114,6 +114,18 @@ impl Bundle<'_> {
                 "readonlyPaths": READ_ONLY,
             },
         })
+    }
+
+    fn args(&self) -> [String; 6] {
+        let spec = &self.card.spec;
+        [
+            format!("{AGENTS}/{}", self.agent),
+            "--init".to_owned(),
+            self.procs.to_string(),
+            "--measured".to_owned(),
+            spec.memory_bytes.to_string(),
+            (quota_us(spec.cpus) / (CPU_PERIOD_US / 1000).cast_signed()).to_string(),
+        ]
     }
 
     fn mounts(&self) -> Value {

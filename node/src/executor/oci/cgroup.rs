@@ -10,6 +10,8 @@ use tokio::time::Instant;
 
 use super::{paths::names_in, step::Leave};
 
+/// What a space uses.
+mod measure;
 /// Which cgroup trees this machine has.
 pub(super) mod tree;
 /// Cheap moves while bodies start.
@@ -38,14 +40,6 @@ pub(super) struct Cgroups {
     trees: Vec<Tree>,
     parent: String,
     warmth: Warmth,
-}
-
-/// What a space used since its start, and uses now.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Use {
-    pub(super) cpu_us: u64,
-    pub(super) memory_bytes: u64,
-    pub(super) pids: u64,
 }
 
 impl Cgroups {
@@ -235,30 +229,6 @@ impl Cgroups {
             pause = (pause * 2).min(Duration::from_millis(5));
             polls += 1;
         }
-    }
-
-    /// Measures a space; zeros when it does not run.
-    pub(super) fn measure(&self, id: SpaceId) -> io::Result<Use> {
-        let number = |controller: &str, v1: &str, v2: &str, key: Option<&str>| -> io::Result<u64> {
-            let Some(tree) = self.with(controller) else { return Ok(0) };
-            let (file, key) = if tree.version == Version::V1 { (v1, None) } else { (v2, key) };
-            let text = read(&self.dir(tree, id).join(file))?.unwrap_or_default();
-            Ok(match key {
-                Some(key) => field(&text, key).unwrap_or(0),
-                None => text.trim().parse().unwrap_or(0),
-            })
-        };
-        let v1_nanoseconds = self.with("cpuacct").is_some();
-        let cpu = if v1_nanoseconds {
-            number("cpuacct", "cpuacct.usage", "", None)? / 1000
-        } else {
-            number("cpu", "", "cpu.stat", Some("usage_usec"))?
-        };
-        Ok(Use {
-            cpu_us: cpu,
-            memory_bytes: number("memory", "memory.usage_in_bytes", "memory.current", None)?,
-            pids: number("pids", "pids.current", "pids.current", None)?,
-        })
     }
 
     /// Removes the cgroups of a space; false when something still lives in them.

@@ -3,10 +3,11 @@ use std::collections::BTreeMap;
 use drowse_shared::id::SpaceId;
 
 use super::{
-    super::{Found, Result},
+    super::{Found, Result, Vitality},
     disk::{self, failed},
     host::Host,
     paths::{DiskName, names_in},
+    renew,
 };
 
 /// Everything under this executor's roots: disks, half-made and half-removed ones, and bodies that lost theirs.
@@ -29,7 +30,11 @@ pub(super) fn list(host: &Host) -> Result<Vec<Found>> {
     for id in bodies(host)? {
         found.entry(id).or_insert((None, false));
     }
-    let look = |(id, (card, disk))| Ok(Found { id, card, disk, vitality: host.vitality(id)? });
+    let look = |(id, (card, disk))| {
+        let vitality = host.vitality(id)?;
+        let old_agent = vitality != Vitality::Stopped && renew::is_old(host, id);
+        Ok(Found { id, card, disk, vitality, old_agent })
+    };
     found.into_iter().map(look).collect()
 }
 

@@ -1,4 +1,10 @@
-use std::{fs::Permissions, io, os::fd::AsFd, os::unix::fs::PermissionsExt, sync::Arc, time::Duration};
+use std::{
+    fs::{File, Permissions},
+    io::{self, Write},
+    os::{fd::AsFd, unix::fs::PermissionsExt},
+    sync::Arc,
+    time::Duration,
+};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use drowse_shared::{id::SpaceId, seams::Env};
@@ -226,12 +232,15 @@ fn install(steps: &Steps, agents: &Utf8Path, binary: &Utf8Path) -> Result<Utf8Pa
     let digest = blake3::hash(&bytes).to_hex();
     let version = agents.join(&digest[..16]);
     let installed = version.join("drowse-agent");
-    if !installed.is_file() {
+    // After a loss of power the file may be there without its content.
+    if !std::fs::read(&installed).is_ok_and(|there| there == bytes) {
         make_dir(&version, 0o711)?;
         let temporary = version.join("new");
         let write = |_: &Leave| -> io::Result<()> {
-            std::fs::write(&temporary, &bytes)?;
-            std::fs::set_permissions(&temporary, Permissions::from_mode(0o711))?;
+            let mut file = File::create(&temporary)?;
+            file.write_all(&bytes)?;
+            file.set_permissions(Permissions::from_mode(0o711))?;
+            file.sync_all()?;
             std::fs::rename(&temporary, &installed)
         };
         steps.take(Step::InstallAgent, write).map_err(io_at("install the agent", &installed))?;
@@ -301,5 +310,26 @@ fn resume(host: &Host, id: SpaceId) {
         Ok(true) => tracing::info!(%id, "took back a freeze that was cut"),
         Ok(false) => {}
         Err(error) => tracing::warn!(%id, %error, "a freeze that was cut could not be taken back"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::milestone::unwatched;
+
+    #[test]
+    fn an_agent_that_lies_there_without_its_content_is_installed_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let dir = Utf8Path::from_path(dir.path()).expect("UTF-8");
+        let binary = dir.join("binary");
+        std::fs::write(&binary, "an agent").expect("written");
+        let steps = Steps::new(unwatched());
+        let agent = dir.join(install(&steps, dir, &binary).expect("installed"));
+        std::fs::write(&agent, "").expect("ours");
+        install(&steps, dir, &binary).expect("installed again");
+        assert_eq!(std::fs::read_to_string(&agent).expect("there"), "an agent");
+        let mode = std::fs::metadata(&agent).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o711, "everybody may execute and nobody may read it");
     }
 }

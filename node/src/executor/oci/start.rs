@@ -92,7 +92,8 @@ async fn begin(host: &Arc<Host>, card: Card) -> Result<()> {
     Ok(())
 }
 
-/// Mounts, bundle, cgroups and socket. Answers what the first process inherits: the listener, then the cgroup files.
+/// Mounts, bundle, cgroups and socket. Answers what the first process inherits: the listener, then
+/// the cgroup files it moves by and those it is measured by.
 fn prepare(host: &Host, card: &Card, range: u32) -> Result<Vec<OwnedFd>> {
     let id = card.id;
     let digest = &card.template.digest;
@@ -117,6 +118,8 @@ fn prepare(host: &Host, card: &Card, range: u32) -> Result<Vec<OwnedFd>> {
     let mut fds = vec![listener.map_err(failed("listen", &body.socket()))?];
     let procs = host.cgroups.open_procs(id).map_err(failed("open the cgroups", &body.dir))?;
     fds.extend(procs.into_iter().map(OwnedFd::from));
+    let measures = host.cgroups.open_measures(id).map_err(failed("open the cgroups", &body.dir))?;
+    fds.extend(measures.map(OwnedFd::from));
 
     let bundle = Bundle {
         card,

@@ -50,6 +50,11 @@ listed! {
         /// The body is marked as started.
         MarkStarted = "mark the body",
 
+        /// The first process is another agent.
+        RenewAgent = "replace the agent",
+        /// An agent of another build is gone from the disk.
+        RemoveAgent = "remove an old agent",
+
         /// The freezer was told.
         TellFreezer = "tell the freezer",
         /// The workload is suspended.

@@ -111,6 +111,11 @@ impl Fleet {
             let (all, living) = (of(&["active", "frozen", "stopped"]), of(&["active", "frozen"]));
             let differs = if all.len() < spaces.len() {
                 Some(format!("still unfinished: {spaces:?}"))
+            } else if of(&["active"]).iter().any(|id| !self.home.has_own_agent(id)) {
+                Some("there are agents of another build".to_owned())
+            } else if self.home.agents() > 1 + of(&["frozen"]).len() {
+                // One that is frozen keeps what it had.
+                Some("there are agents that nobody runs".to_owned())
             } else {
                 self.home.places().differs(&all, &living)
             };

@@ -120,7 +120,7 @@ fn operation(
     }
     let octets = json!({ "schema": { "type": "string", "format": "binary" } });
     let mut parameters = vec![json!({ "$ref": "#/components/parameters/RequestId" })];
-    if let Some(streams) = said.streams.filter(|streams| *streams != Streams::Events) {
+    if let Some(streams) = said.streams.filter(|streams| !streams.is_lines()) {
         for name in ["Space", "Path", "User", "SpaceHeader"] {
             parameters.push(json!({ "$ref": format!("#/components/parameters/{name}") }));
         }
@@ -131,7 +131,7 @@ fn operation(
     }
     let mut responses = Map::new();
     for (status, answer) in &said.answers {
-        let kind = if said.streams == Some(Streams::Events) { EVENTS } else { "application/json" };
+        let kind = if said.streams.is_some_and(Streams::is_lines) { EVENTS } else { "application/json" };
         let mut content = json!({ kind: { "schema": answer(answers) } });
         if said.streams == Some(Streams::Answer) {
             content["application/octet-stream"] = octets.clone();
@@ -185,6 +185,10 @@ fn description(verb: Verb, said: &Described) -> String {
         Some(Streams::Events) => "The answer is one JSON document a line: the first is `started`, the last \
             `ended` or `failed`; a stream that ends otherwise was cut. Whoever leaves early kills the command, \
             unless it is detached. "
+            .to_owned(),
+        Some(Streams::Changes) => "The answer is one JSON document a line: the first is `started`, the last \
+            `overflow` or `failed`; a stream that ends otherwise was cut. Whatever happens after `started` was \
+            written is told. Whoever leaves ends the watch. "
             .to_owned(),
     };
     if !verb.is_at(Door::Gateway) {

@@ -18,6 +18,7 @@ use crate::api::{
         UpdatePolicy, Waking,
     },
     verbs::Verb,
+    watch::{WatchEvent, WatchFiles},
 };
 
 /// Writes a type down.
@@ -48,8 +49,17 @@ pub(super) struct Described {
 pub(super) enum Streams {
     Request,
     Answer,
-    /// Its answer is lines of JSON, whatever was asked.
+    /// Its answer is what a command says, a line of JSON each.
     Events,
+    /// Its answer is what changes, a line of JSON each.
+    Changes,
+}
+
+impl Streams {
+    /// Whether an answer is lines of JSON, whatever was asked.
+    pub(super) fn is_lines(self) -> bool {
+        matches!(self, Self::Events | Self::Changes)
+    }
 }
 
 fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
@@ -169,6 +179,7 @@ pub(super) fn described(which: Verb) -> Described {
             "two levels",
             json!({ "name": "demo", "path": "/home/user", "depth": 2, "user": "user" }),
         ),
+        Verb::WatchFiles => verb::<WatchFiles, WatchEvent>().inside().streaming(Streams::Changes),
         Verb::ListNodes => verb::<ListNodes, NodeList>().example("all", json!({})),
         Verb::RemoveNode => {
             verb::<OneNode, NodeRemoved>().example("none of that name", json!({ "nodeId": "gone" }))
