@@ -82,6 +82,7 @@ fn handler(verb: Verb) -> Option<MethodRouter<Arc<Gateway>>> {
         | Verb::ReadFile
         | Verb::WriteFile
         | Verb::ListFiles
+        | Verb::ListEvents
         | Verb::FreezeSpace
         | Verb::StopSpace
         | Verb::WakeSpace
