@@ -10,6 +10,7 @@ use crate::{
 
 mod acquire;
 mod cp;
+mod events;
 mod exec;
 mod ls;
 mod nearest;
@@ -37,6 +38,8 @@ pub(crate) enum Command {
     Ls(ls::Args),
     /// Show one space. Looking never wakes it
     Show(One),
+    /// Show why a space woke, slept or ended, the newest first. Looking never wakes it
+    Events(events::Args),
     /// Suspend the processes of spaces
     Freeze(Several),
     /// End the processes of spaces; their disks stay
@@ -74,6 +77,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Outcome<Exit> {
         Command::Watch(args) => watch::run(args, context).await,
         Command::Ls(args) => ls::run(args, context).await,
         Command::Show(one) => show::run(&one.name, context).await,
+        Command::Events(args) => events::run(args, context).await,
         Command::Freeze(several) => sleep::run("freezeSpace", &several.names, context).await,
         Command::Stop(several) => sleep::run("stopSpace", &several.names, context).await,
         Command::Wake(several) => sleep::run("wakeSpace", &several.names, context).await,

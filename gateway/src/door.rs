@@ -83,6 +83,7 @@ fn handler(verb: Verb) -> Option<MethodRouter<Arc<Gateway>>> {
         | Verb::WriteFile
         | Verb::ListFiles
         | Verb::WatchFiles
+        | Verb::ListEvents
         | Verb::FreezeSpace
         | Verb::StopSpace
         | Verb::WakeSpace

@@ -14,7 +14,7 @@ use drowse_shared::{
 };
 use http::Uri;
 
-use crate::adopt;
+use crate::{adopt, starts};
 
 /// Longest pause between two check-ins.
 const CHECK_IN_MAX: Duration = Duration::from_secs(3600);
@@ -95,6 +95,9 @@ pub struct Args {
     /// Longest wait for the agent inside a space to answer
     #[arg(long, env = "DROWSE_AGENT_TIMEOUT", default_value = "40s", value_parser = units::duration)]
     agent_timeout: Duration,
+    /// How many spaces it starts at once.
+    #[command(flatten)]
+    starts: starts::Args,
     /// Logs.
     #[command(flatten)]
     pub telemetry: telemetry::Config,
@@ -203,6 +206,8 @@ pub struct Config {
     pub limits: Limits,
     /// Longest wait for the agent inside a space to answer.
     pub agent_timeout: Duration,
+    /// How many spaces it starts at once.
+    pub starts: starts::Limits,
 }
 
 impl Args {
@@ -274,6 +279,7 @@ impl Args {
             agent,
             limits: self.serve.limits(),
             agent_timeout: self.agent_timeout,
+            starts: self.starts.limits(),
         })
     }
 }
@@ -306,7 +312,7 @@ impl fmt::Display for Config {
         write!(
             f,
             "id={} listen={} endpoint={} gateways={} region={} state={} run={} executor={:?} runtime={} \
-             cgroup_parent={} check_in={:?} templates={} agent={} {} agent_timeout={:?} token={:?}",
+             cgroup_parent={} check_in={:?} templates={} agent={} {} agent_timeout={:?} {} token={:?}",
             self.node_id,
             self.listen,
             self.endpoint.as_deref().unwrap_or("-"),
@@ -322,6 +328,7 @@ impl fmt::Display for Config {
             self.agent,
             self.limits,
             self.agent_timeout,
+            self.starts,
             self.token,
         )
     }

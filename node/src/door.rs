@@ -80,6 +80,7 @@ fn handler(verb: Verb) -> Option<MethodRouter<Arc<Node>>> {
         Verb::AcquireSpace => post(spaces::acquire),
         Verb::GetSpace => post(spaces::get),
         Verb::ListSpaces => post(spaces::list),
+        Verb::ListEvents => post(spaces::events),
         Verb::FreezeSpace => post(spaces::freeze),
         Verb::StopSpace => post(spaces::stop),
         Verb::WakeSpace => post(spaces::wake),

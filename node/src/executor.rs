@@ -15,6 +15,7 @@ use drowse_shared::{
 };
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 
 /// In memory, for tests and simulation only.
 pub mod fake;
@@ -208,6 +209,13 @@ pub trait Executor: Send + Sync + 'static {
     /// Removes the agents of other builds that no body runs any more.
     fn clear_agents(&self) -> BoxFuture<'_, Result<()>>;
 
+    /// Whether memory can be written out.
+    fn has_swap(&self) -> bool;
+
+    /// Has the memory of a suspended body written to swap, until that is done or `enough`; answers how much went. Waits for
+    /// nothing that happens to the body, and nothing waits for it.
+    fn page_out(&self, id: SpaceId, enough: CancellationToken) -> BoxFuture<'_, Result<u64>>;
+
     /// Ends every process (SIGTERM, `grace`, SIGKILL) and unmounts the disk. Only the disk is left.
     fn stop(&self, id: SpaceId, grace: Duration) -> BoxFuture<'_, Result<()>>;
 
@@ -219,6 +227,9 @@ pub trait Executor: Send + Sync + 'static {
 
     /// What the processes of one body do, without waking.
     fn vitality(&self, id: SpaceId) -> BoxFuture<'_, Result<Vitality>>;
+
+    /// Whether the first process of a body that ended was killed for want of memory, as far as the kernel still knows.
+    fn ran_out_of_memory(&self, id: SpaceId) -> BoxFuture<'_, Result<bool>>;
 
     /// A fresh connection to the agent inside.
     fn agent(&self, id: SpaceId) -> BoxFuture<'_, io::Result<BoxIo>>;

@@ -17,6 +17,8 @@ use ballast::Ballast;
 pub mod adoptions;
 /// Room kept for the hour when the disk is full.
 pub mod ballast;
+/// What happened to spaces.
+pub mod events;
 /// Commands with an idempotency key, and what came of them.
 pub mod execs;
 /// What a node knows besides its spaces: identity, roster, configuration, standing.

@@ -33,6 +33,8 @@ pub mod live;
 pub mod milestone;
 /// What a space is and what each event makes of it.
 pub mod space;
+/// How many bodies are started at once.
+pub mod starts;
 /// Permissions to create, given out with a "no".
 pub mod tickets;
 /// Telling what changes in directories.

@@ -3,26 +3,27 @@
 //! Whoever changes a space holds the slot of its name. The change runs in a task of its own that owns the slot, so a client
 //! that leaves stops nothing; a crash in between is settled by `reconcile`.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{borrow::Cow, future::Future, time::Duration};
 
 use drowse_shared::{
-    api::{Code, Error as WireError, spaces::Broken},
-    id::SpaceId,
+    api::{Code, Error as WireError},
     name::{SpaceName, SpaceRef},
     slots,
 };
+use tokio::time::Instant;
 
 use crate::{
     door::error,
-    executor::{self, Executor, Vitality},
+    executor::{self, Vitality},
     ledger,
     milestone::{Milestone, Moment},
     node::{Node, Slot, not_found},
     space::{
         Space, State,
-        state::{Effect, Event, Fault, Meanwhile, Refusal, Step, step},
+        state::{Effect, Event, Fault, Meanwhile, Refusal, Settled, Step, step},
     },
 };
+use told::Told;
 
 /// A name that another node's space is to have.
 pub mod aside;
@@ -36,12 +37,18 @@ pub mod freeze;
 pub mod idle;
 /// Two disks that carry one name.
 pub mod namesake;
+/// Giving the memory of what sleeps back.
+pub mod page_out;
+/// What is asked of the executor, with its deadlines.
+mod perform;
 /// At boot and in the background: ledger and reality are brought together.
 pub mod reconcile;
 /// Agents of an earlier build.
 pub mod renew;
 /// Leaving a space only its disk.
 pub mod stop;
+/// What is told of a change.
+mod told;
 /// What counts as using a space over a connection.
 pub mod usage;
 /// Making a space usable.
@@ -55,19 +62,6 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const LOOK: Duration = Duration::from_secs(10);
 /// Most effects one event may lead to; a create has two, a body that is not what it was has a few more.
 const EFFECTS_MAX: usize = 6;
-
-impl Effect {
-    /// After how long the space is shown as unresponsive, and after how long nobody waits any more.
-    fn patience(self) -> (Duration, Duration) {
-        let (shown, given_up) = match self {
-            Self::Create | Self::Start => (10, 90),
-            Self::Freeze | Self::Thaw => (2, 20),
-            Self::Stop => (12, 45),
-            Self::Destroy => (5, 45),
-        };
-        (Duration::from_secs(shown), Duration::from_secs(given_up))
-    }
-}
 
 impl Node {
     /// Takes the slot of a name.
@@ -139,59 +133,27 @@ impl Node {
         })
     }
 
-    /// One call into the executor. It goes on in its own task if it takes too long; the space is marked meanwhile.
-    async fn call<T: Send + 'static>(
-        &self,
-        id: SpaceId,
-        effect: Effect,
-        call: impl Future<Output = executor::Result<T>> + Send + 'static,
-    ) -> executor::Result<T> {
-        let (shown, given_up) = effect.patience();
-        let guard = self.live.call(id, effect.word(), shown);
-        let call = self.env.finish(effect.word(), async move {
-            let answer = call.await;
-            guard.answered(!matches!(answer, Err(executor::Error::Timeout { .. })));
-            answer
-        });
-        match tokio::time::timeout(given_up, call).await {
-            Ok(Some(answer)) => answer,
-            Ok(None) | Err(_) => Err(executor::Error::Timeout { what: effect.word(), after: given_up }),
-        }
-    }
-
-    async fn perform(&self, space: &Space, effect: Effect) -> executor::Result<()> {
-        // A call that did not come back may still do something; only a removal goes past it.
-        if let (Some((what, after)), true) = (self.live.stuck(space.id), effect != Effect::Destroy) {
-            return Err(executor::Error::Timeout { what, after });
-        }
-        let executor: Arc<dyn Executor> = self.executor.clone();
-        let (id, card) = (space.id, space.card(self.ledger_id));
-        self.call(id, effect, async move {
-            match effect {
-                Effect::Create => executor.create(card).await,
-                Effect::Start => executor.start(card).await,
-                Effect::Freeze => executor.freeze(id).await,
-                Effect::Thaw => executor.thaw(id).await,
-                Effect::Stop => executor.stop(id, STOP_GRACE).await,
-                Effect::Destroy => executor.destroy(id).await,
-            }
-        })
-        .await
-    }
-
     /// An effect came this far.
     pub(crate) fn reached(&self, effect: Effect, moment: Moment) {
         self.milestones.reached(Milestone::Effect(effect, moment));
     }
 
-    /// Follows an event to its end. The caller holds the slot. Answers the space afterwards; `None` when it is gone.
+    /// Follows an event to its end. The caller holds the slot. Answers the space afterwards; `None` when it is gone. What
+    /// comes of it is told with its reason.
     ///
     /// # Errors
     /// Why the event was refused, or which effect failed; the ledger then says what is left.
-    pub async fn drive(&self, mut space: Space, event: Event) -> Result<Option<Space>, WireError> {
+    pub async fn drive(
+        &self,
+        mut space: Space,
+        event: Event,
+        because: impl Into<Cow<'static, str>> + Send,
+    ) -> Result<Option<Space>, WireError> {
+        let mut told = Told::of(because.into());
         let mut event = event;
         let mut failure: Option<WireError> = None;
         let mut stopping = false;
+        let mut turn = None;
         for _ in 0..=EFFECTS_MAX {
             let ended = match event {
                 Event::Done(effect) | Event::Failed(effect, _) => Some(effect),
@@ -205,7 +167,7 @@ impl Node {
                     if stopping {
                         // It was said that it failed: the next life is not to end it then.
                         let state = space.state.clone();
-                        self.settle(&mut space, state).await?;
+                        self.settle(&mut space, state, &told).await?;
                         settled(self);
                     }
                     break;
@@ -216,7 +178,7 @@ impl Node {
                         // Whoever woke it says so only after the slot is free again.
                         self.live.renew(space.id);
                     }
-                    if let Err(unwritten) = self.settle(&mut space, next.into()).await {
+                    if let Err(unwritten) = self.settle(&mut space, next.into(), &told).await {
                         self.unfreeze(&space, event).await;
                         return Err(unwritten);
                     }
@@ -229,23 +191,38 @@ impl Node {
                 Step::Break(cause) => {
                     let broken = self.broken(&space, cause);
                     tracing::error!(space = %space.id, name = space.name.as_str(), cause, "the space is broken");
-                    self.settle(&mut space, State::Broken(broken)).await?;
+                    self.settle(&mut space, State::Broken(broken), &told).await?;
                     settled(self);
                     break;
                 }
                 Step::Forget => {
-                    self.ledger.forget(space.id).await.map_err(error::ledger)?;
+                    let end = Some((space.name.clone(), told.end(self)));
+                    self.ledger.forget(space.id, end).await.map_err(error::ledger)?;
                     settled(self);
                     self.live.forget(space.id);
                     self.ledger.restore_ballast().await;
                     return failure.map_or(Ok(None), Err);
                 }
+                Step::Do(_, effect) if turn.is_none() && effect.starts() => match self.starts.turn().await {
+                    Ok(taken) => turn = Some(taken),
+                    Err(busy) => {
+                        self.metrics.started("refused");
+                        told.failed(&busy);
+                        failure = Some(busy);
+                        event = Event::Failed(effect, Fault::Passing);
+                    }
+                },
                 Step::Do(meanwhile, effect) => {
                     self.begin(&mut space, meanwhile, effect).await?;
                     settled(self);
                     self.reached(effect, Moment::Begun);
                     stopping = effect == Effect::Stop;
-                    let done = self.perform(&space, effect).await;
+                    let began = Instant::now();
+                    let done = self.perform_in_turn(&space, effect, &mut turn).await;
+                    told.took(began.elapsed(), stopping);
+                    if effect == Effect::Start {
+                        self.metrics.started(if done.is_ok() { "done" } else { "failed" });
+                    }
                     self.reached(effect, Moment::Ended);
                     event = match done {
                         Ok(()) => Event::Done(effect),
@@ -253,8 +230,8 @@ impl Node {
                             if failure.is_none() && space.state != State::Creating =>
                         {
                             // It is not what the ledger thought: take what it is, and ask again.
-                            self.settle(&mut space, crate::space::state::Settled::from(vitality).into())
-                                .await?;
+                            let found = self.found(&space, vitality, &told).await;
+                            self.settle(&mut space, Settled::from(vitality).into(), &found).await?;
                             event
                         }
                         Err(why) => {
@@ -262,7 +239,9 @@ impl Node {
                                 space = %space.id, name = space.name.as_str(), effect = effect.word(),
                                 error = %error::chain(&why), "an effect failed"
                             );
-                            failure = failure.or_else(|| Some(error::executor(&why)));
+                            let says = error::executor(&why);
+                            told.failed(&says);
+                            failure = failure.or(Some(says));
                             self.after(&space, effect, &why).await
                         }
                     };
@@ -319,7 +298,7 @@ impl Node {
             Meanwhile::Waking => State::Waking,
             Meanwhile::Destroying => State::Destroying,
         };
-        match self.ledger.set_state(space.id, &space.state, &next, Some(effect)).await {
+        match self.ledger.set_state(space.id, &space.state, &next, Some(effect), None).await {
             // What frees room is never refused for want of room. Cut here, the space is found without its disk.
             Err(ledger::Error::DiskFull) if effect == Effect::Destroy => {
                 tracing::warn!(space = %space.id, "the disk is full: the space is removed without its intent written");
@@ -330,14 +309,16 @@ impl Node {
         Ok(())
     }
 
-    async fn settle(&self, space: &mut Space, state: State) -> Result<(), WireError> {
-        self.ledger.set_state(space.id, &space.state, &state, None).await.map_err(error::ledger)?;
+    async fn settle(&self, space: &mut Space, state: State, told: &Told) -> Result<(), WireError> {
+        let event = told.event(self, &space.state, &state);
+        self.ledger.set_state(space.id, &space.state, &state, None, event).await.map_err(error::ledger)?;
         space.state = state;
         match space.state {
             State::Stopped => self.rest(space).await,
             State::Frozen => {
                 self.live.fell_asleep(space.id);
                 self.watch(space);
+                self.page_out(space.id);
             }
             _ => self.watch(space),
         }
@@ -353,21 +334,6 @@ impl Node {
             }
         }
         self.live.forget(space.id);
-    }
-
-    fn broken(&self, space: &Space, cause: &str) -> Broken {
-        let message = match cause {
-            "disk_missing" => format!(
-                "the disk of space {} is not where it was; put it back and restart the node, or destroy the space",
-                space.id
-            ),
-            "template_missing" => format!(
-                "the template {} ({}) is not on this node; install it again and restart the node, or destroy the space",
-                space.template.name, space.template.digest
-            ),
-            cause => format!("space {}: {cause}", space.id),
-        };
-        Broken { cause: cause.to_owned(), message, since: self.env.clock.wall() }
     }
 }
 

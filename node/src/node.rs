@@ -21,8 +21,8 @@ use drowse_shared::{
 
 use crate::{
     agent_client::process::Place, config::Config, door::metrics::Metrics, exec::keyed::Keyed,
-    executor::Executor, fleet::Fleet, kept::Kept, ledger::Ledger, live::Live, milestone::Milestones,
-    reading::Gauge, space::Space, tickets::Tickets,
+    executor::Executor, fleet::Fleet, kept::Kept, ledger::Ledger, lifecycle::page_out::PageOuts, live::Live,
+    milestone::Milestones, reading::Gauge, space::Space, starts::Starts, tickets::Tickets,
 };
 
 /// The slot of a name, while it is held.
@@ -52,6 +52,10 @@ pub struct Node {
     pub kept: Kept,
     /// What only this life knows about spaces.
     pub live: Live,
+    /// Whose memory is being given back.
+    pub page_outs: Arc<PageOuts>,
+    /// Turns to start.
+    pub starts: Starts,
     /// Commands that run once per key.
     pub keyed: Keyed,
     /// What the gateways said.

@@ -33,6 +33,7 @@ use crate::{
     milestone::{Milestone, Milestones, Row, unwatched},
     node::Node,
     reading::{self, Gauge, Meter},
+    starts::Starts,
     tickets::Tickets,
 };
 
@@ -185,6 +186,8 @@ pub async fn build(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -
         tickets: Mutex::new(Tickets::default()),
         kept,
         live: Live::default(),
+        page_outs: Arc::default(),
+        starts: Starts::new(config.starts),
         keyed: Keyed::default(),
         metrics: Metrics::default(),
         lines: Throttle::default(),

@@ -32,6 +32,19 @@ fn one_directory_is_all_a_command_needs() {
 
     assert!(fleet.ok(&["space", "freeze", "hello"]).starts_with("hello  frozen"));
     assert!(fleet.ok(&["space", "wake", "hello"]).starts_with("hello  thawed"));
+    let events = fleet.ok(&["space", "events", "hello"]);
+    let words: Vec<_> =
+        events.lines().map(|line| line.split('\t').skip(1).take(2).collect::<Vec<_>>()).collect();
+    let told = [
+        ["WHAT", "BECAUSE"],
+        ["thawed", "wakeSpace"],
+        ["frozen", "freezeSpace"],
+        ["created", "acquireSpace"],
+    ];
+    assert_eq!(words, told, "{events}");
+    let json = fleet.run(&["--json", "space", "events", "hello", "--limit", "1"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert!(json["events"][0]["what"] == "thawed" && json["nextCursor"].is_string(), "{json}");
     let nodes = fleet.ok(&["node", "ls"]);
     assert_eq!(nodes.lines().filter(|line| line.contains("\tlive\t")).count(), 2, "{nodes}");
     assert_eq!(fleet.ok(&["space", "rm", "hello"]), "hello  destroyed\n");

@@ -229,6 +229,7 @@ impl Fleet {
             agent: "none".into(),
             limits: drowse_shared::http::Limits::default(),
             agent_timeout: Duration::from_secs(40),
+            starts: drowse_node::starts::Limits::default(),
         };
         let executor: Arc<dyn Executor> = Arc::new(Witness {
             inner: Fake::new(&env, node.machine.clone()),

@@ -98,6 +98,8 @@ async fn spaces_of_a_dead_machine_are_adopted_by_another_node_and_served_nowhere
     for (name, was) in &moving {
         let is = fleet.get(name).await;
         assert_eq!((is.state, is.node.as_str()), (State::Stopped, "n2"), "{name}");
+        let told = fleet.door.call::<Value>("listEvents", json!({ "name": name })).await.ok();
+        assert_eq!(told["events"][0]["what"], "adopted", "{name}: {told}");
         let acquired = fleet.acquire(name).await;
         assert!(!acquired.created && acquired.space.id.to_string() == id_of(was), "{name}: {acquired:?}");
         let is = serde_json::to_value(&acquired.space).expect("plain data");

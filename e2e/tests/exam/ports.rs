@@ -17,7 +17,7 @@ pub(super) const DOMAIN: &str = "drowse.test";
 /// Tells what it was asked, byte for byte; `/late` answers in two halves; an upgrade to `echo` is granted and echoes, one to
 /// `ping` says something again and again.
 const APP: &str = r#"
-import socket, sys, threading, time
+import os, socket, sys, threading, time
 def serve(c):
     try:
         head = b''
@@ -39,6 +39,23 @@ def serve(c):
             while True:
                 c.sendall(b'ping ')
                 time.sleep(0.1)
+        if b'upgrade: later' in head.lower():
+            c.sendall(b'HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: later\r\n\r\nhello ')
+            while not os.path.exists('now'): time.sleep(0.05)
+            c.sendall(b'now')
+            return
+        if head.startswith(b'GET /events'):
+            c.sendall(b'HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n')
+            for n in range(7):
+                c.sendall(b'data: %d\n\n' % n)
+                time.sleep(1)
+            return
+        if head.startswith(b'GET /trickle'):
+            c.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 60\r\n\r\n')
+            for n in range(60):
+                c.sendall(b'x')
+                time.sleep(0.1)
+            return
         if head.startswith(b'GET /refuses'):
             c.sendall(b'HTTP/1.1 404 Not Found\r\nDrowse-Answer: node\r\nContent-Length: 4\r\n\r\nnone')
             return
@@ -64,10 +81,10 @@ pub(super) struct Web {
     pub(super) fleet: Fleet,
 }
 
-struct Page {
-    status: u16,
+pub(super) struct Page {
+    pub(super) status: u16,
     head: String,
-    body: String,
+    pub(super) body: String,
 }
 
 impl Web {
@@ -90,7 +107,7 @@ impl Web {
         id
     }
 
-    async fn connect(&self) -> TcpStream {
+    pub(super) async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.fleet.door.endpoint.trim_start_matches("http://")).await.expect("the gateway")
     }
 
@@ -115,12 +132,12 @@ impl Web {
         self.fleet.door.call::<Value>("updatePolicy", wish).await.ok();
     }
 
-    async fn freeze(&self, name: &str) {
+    pub(super) async fn freeze(&self, name: &str) {
         self.fleet.door.call::<Value>("freezeSpace", json!({ "name": name })).await.ok();
     }
 
     /// Asks with one more header; answers the status and the code of an error of ours.
-    async fn knock(&self, label: &str, target: &str, header: &str) -> (u16, String) {
+    pub(super) async fn knock(&self, label: &str, target: &str, header: &str) -> (u16, String) {
         let request =
             format!("GET {target} HTTP/1.1\r\nHost: {label}.{DOMAIN}\r\nConnection: close\r\n{header}\r\n");
         let page = self.raw(&request).await;
@@ -130,7 +147,7 @@ impl Web {
         (page.status, error["code"].as_str().unwrap_or_default().to_owned())
     }
 
-    async fn get(&self, label: &str, target: &str) -> Page {
+    pub(super) async fn get(&self, label: &str, target: &str) -> Page {
         self.raw(&format!("GET {target} HTTP/1.1\r\nHost: {label}.{DOMAIN}\r\nConnection: close\r\n\r\n"))
             .await
     }

@@ -251,7 +251,7 @@ impl Run<'_> {
             self.watch.reached(Moment::Placed);
         }
         let execs = self.source.execs(id)?;
-        self.ledger.end_adoption(&space, execs, self.env.clock.wall()).await?;
+        self.ledger.end_adoption(&space, self.source.id, execs, self.env.clock.wall()).await?;
         self.watch.reached(Moment::Settled);
         self.files("clearing", move |way| way.clear(id)).await?;
         self.watch.reached(Moment::Cleared);

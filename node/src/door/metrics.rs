@@ -52,6 +52,9 @@ pub struct Metrics {
     requests: Family<Answered, Counter>,
     seconds: Histogram,
     tunnels: Family<Ended, Counter>,
+    starts: Family<Ended, Counter>,
+    paged_out: Counter,
+    starts_waiting: Gauge,
     spaces: Family<InState, Gauge>,
     old_agents: Gauge,
     memory_available: Gauge,
@@ -69,6 +72,9 @@ impl Default for Metrics {
             requests: Family::default(),
             seconds: Histogram::new(BUCKETS),
             tunnels: Family::default(),
+            starts: Family::default(),
+            paged_out: Counter::default(),
+            starts_waiting: Gauge::default(),
             spaces: Family::default(),
             old_agents: Gauge::default(),
             memory_available: Gauge::default(),
@@ -87,6 +93,12 @@ impl Default for Metrics {
             metrics.seconds.clone(),
         );
         registry.register("tunnels_ended", "Tunnels to apps that ended, by how", metrics.tunnels.clone());
+        registry.register("starts", "Starts of spaces, by how they ended", metrics.starts.clone());
+        let paged_out = metrics.paged_out.clone();
+        let says = "Memory of sleeping spaces that went to swap";
+        registry.register_with_unit("paged_out", says, Unit::Bytes, paged_out);
+        let waiting = metrics.starts_waiting.clone();
+        registry.register("starts_waiting", "Spaces that wait for their turn to start", waiting);
         registry.register("spaces", "Spaces by state", metrics.spaces.clone());
         let old = metrics.old_agents.clone();
         registry.register("old_agents", "Spaces whose agent is of another build than this daemon", old);
@@ -120,6 +132,16 @@ impl Metrics {
     /// A tunnel to an app ended.
     pub fn tunnel(&self, end: &'static str) {
         self.tunnels.get_or_create(&Ended { end }).inc();
+    }
+
+    /// Counts the memory of sleeping spaces that went to swap.
+    pub fn paged_out(&self) -> Counter {
+        self.paged_out.clone()
+    }
+
+    /// A start ended, or its turn did not come.
+    pub fn started(&self, end: &'static str) {
+        self.starts.get_or_create(&Ended { end }).inc();
     }
 
     fn measured(&self, reading: &Reading) {
@@ -159,6 +181,7 @@ pub(super) async fn show(State(node): State<Arc<Node>>) -> Result<Response, Erro
     }
     node.metrics.open(&node.counts);
     node.metrics.old_agents.set(signed(node.live.old_agents().len() as u64));
+    node.metrics.starts_waiting.set(signed(node.starts.waiting() as u64));
     let stalled = node.watchdog.stalled(tokio::time::Instant::now()).len();
     node.metrics.loops_stalled.set(signed(stalled as u64));
     let text =

@@ -23,7 +23,11 @@ use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 
 use super::expect;
-use crate::{lifecycle::wake, node::Node, space::Space};
+use crate::{
+    lifecycle::wake::{self, User},
+    node::Node,
+    space::Space,
+};
 
 use awake::Awake;
 use knock::Knock;
@@ -64,7 +68,7 @@ async fn serve(node: &Arc<Node>, mut request: Request, port: &HeaderValue) -> Re
     let space = expect::space_held(node, request.headers()).await?;
     let knock = Knock::new(request.headers(), request.uri().path(), port, &node.config.token);
     let may = |space: &Space, look| knock.admits(space, look, &node.live);
-    let (space, _) = wake::used_if(node, &space, VERB, may).await?;
+    let (space, _) = wake::used_if(node, &space, User::Port(port), may).await?;
     let io = dial(node, &space, port).await?;
     let near = hyper::upgrade::on(&mut request);
     let asks = hop::upgrade(request.headers());
@@ -147,7 +151,7 @@ async fn dial(node: &Arc<Node>, space: &Space, port: u16) -> Result<BoxIo, Error
         match why.kind() {
             io::ErrorKind::NotFound if !revived => {
                 revived = true;
-                wake::revive(node, space, &why, VERB).await?;
+                wake::revive(node, space, &why, User::Port(port)).await?;
             }
             io::ErrorKind::ConnectionRefused
                 if began.elapsed() < LISTENER

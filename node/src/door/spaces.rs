@@ -9,8 +9,8 @@ use drowse_shared::{
     api::{
         Error, check,
         spaces::{
-            AcquireSpace, Acquired, Destroyed, ListSpaces, OneSpace, SpaceAnswer, SpaceList, UpdateMetadata,
-            UpdatePolicy,
+            AcquireSpace, Acquired, Destroyed, EventList, ListEvents, ListSpaces, OneSpace, SpaceAnswer,
+            SpaceList, UpdateMetadata, UpdatePolicy,
         },
     },
     http::deadline::Deadline,
@@ -68,13 +68,26 @@ pub(super) async fn list(State(node): State<Arc<Node>>, Json(wish): Json<ListSpa
     Ok(axum::Json(SpaceList { spaces, next_cursor, silent: Vec::new() }))
 }
 
+/// What happened to a space. Looking never wakes.
+pub(super) async fn events(
+    State(node): State<Arc<Node>>,
+    sender: Sender,
+    Json(wish): Json<ListEvents>,
+) -> Answer<EventList> {
+    let row = node.known(&sender.meant(&wish.name)).await.map_err(sender.misled(&wish.name))?;
+    let told = node.ledger.events(row.id, row.name, wish.cursor, wish.limit).await;
+    let (events, next_cursor) = told.map_err(error::ledger)?;
+    Ok(axum::Json(EventList { events, next_cursor }))
+}
+
 pub(super) async fn freeze(
     State(node): State<Arc<Node>>,
     sender: Sender,
     Json(wish): Json<OneSpace>,
 ) -> Answer<SpaceAnswer> {
-    let row =
-        suspension::freeze(&node, &sender.meant(&wish.name)).await.map_err(sender.misled(&wish.name))?;
+    let row = suspension::freeze(&node, &sender.meant(&wish.name), "freezeSpace")
+        .await
+        .map_err(sender.misled(&wish.name))?;
     Ok(axum::Json(node.answer(row, None)))
 }
 

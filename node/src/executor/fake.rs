@@ -12,6 +12,8 @@ use drowse_shared::{
     seams::{BoxFuture, BoxIo, Env},
 };
 
+use tokio_util::sync::CancellationToken;
+
 use super::{Capabilities, Card, Error, Executor, Found, Renewal, Result, Stats, Vitality};
 
 /// The small agent inside a body.
@@ -112,6 +114,14 @@ impl Executor for Fake {
         Box::pin(async { Ok(()) })
     }
 
+    fn has_swap(&self) -> bool {
+        false
+    }
+
+    fn page_out(&self, _id: SpaceId, _enough: CancellationToken) -> BoxFuture<'_, Result<u64>> {
+        Box::pin(async { Ok(0) })
+    }
+
     fn stop(&self, id: SpaceId, _grace: Duration) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.pass("stop", Some(id)).await?;
@@ -141,6 +151,10 @@ impl Executor for Fake {
             self.pass("vitality", Some(id)).await?;
             self.machine.with(id, |body| body.vitality)
         })
+    }
+
+    fn ran_out_of_memory(&self, _id: SpaceId) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(async { Ok(false) })
     }
 
     fn agent(&self, id: SpaceId) -> BoxFuture<'_, io::Result<BoxIo>> {

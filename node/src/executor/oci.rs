@@ -22,6 +22,8 @@ use drowse_shared::{
     seams::{BoxFuture, BoxIo, Env},
 };
 
+use tokio_util::sync::CancellationToken;
+
 use crate::milestone::Milestones;
 
 use super::{Capabilities, Card, Error, Executor, Found, Renewal, Result, Stats, Vitality};
@@ -50,6 +52,8 @@ mod instance;
 mod mounts;
 /// Checks at boot, in words.
 mod open;
+/// Memory of what sleeps goes to swap.
+mod page_out;
 /// Where things are.
 mod paths;
 /// One agent becoming another under what runs.
@@ -203,6 +207,21 @@ impl Executor for Oci {
         Box::pin(self.host.look("remove old agents", renew::clear))
     }
 
+    fn has_swap(&self) -> bool {
+        page_out::has_swap()
+    }
+
+    fn page_out(&self, id: SpaceId, enough: CancellationToken) -> BoxFuture<'_, Result<u64>> {
+        let host = self.host.clone();
+        Box::pin(async move {
+            let worker = host.clone();
+            let job = move || page_out::page_out(&worker, id, &enough);
+            let torn =
+                || Err(Error::Runtime { what: "write memory out", says: "its thread ended".to_owned() });
+            host.env.blocking("page out", job).await.unwrap_or_else(torn)
+        })
+    }
+
     fn stop(&self, id: SpaceId, grace: Duration) -> BoxFuture<'_, Result<()>> {
         Box::pin(stop::stop(&self.host, id, Some(grace)))
     }
@@ -225,6 +244,13 @@ impl Executor for Oci {
 
     fn vitality(&self, id: SpaceId) -> BoxFuture<'_, Result<Vitality>> {
         Box::pin(self.host.look("look at the space", move |host| host.vitality(id)))
+    }
+
+    fn ran_out_of_memory(&self, id: SpaceId) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(self.host.look("look at the space", move |host| {
+            let at = host.paths.body(id).dir;
+            host.cgroups.ran_out_of_memory(id).map_err(disk::failed("read the cgroup", &at))
+        }))
     }
 
     fn agent(&self, id: SpaceId) -> BoxFuture<'_, io::Result<BoxIo>> {

@@ -1,9 +1,13 @@
-use drowse_shared::id::{LedgerId, SpaceId};
+use drowse_shared::{
+    api::spaces::Happened,
+    id::{LedgerId, SpaceId},
+};
 use jiff::Timestamp;
-use rusqlite::{Row, params, types::Type};
+use rusqlite::{Connection, Row, params, types::Type};
 
 use super::{
     Error, Ledger, Write,
+    events::{Event, tell},
     execs::{Came, Exec, bring},
     spaces::insert,
 };
@@ -85,11 +89,12 @@ impl Ledger {
     pub async fn end_adoption(
         &self,
         space: &Space,
+        source: LedgerId,
         execs: Vec<(Exec, Came)>,
         now: Timestamp,
     ) -> Result<(), Error> {
-        let space = space.clone();
-        self.write(Write::HardIfRoom, move |c| {
+        let (id, space) = (space.id, space.clone());
+        let work = move |c: &Connection| {
             let id = space.id.to_string();
             if !c.prepare("select 1 from spaces where id = ?1")?.exists(params![id])? {
                 insert(c, &space, None)?;
@@ -99,8 +104,14 @@ impl Ledger {
             }
             c.execute("update adoptions set ended_at = ?2 where space_id = ?1", params![id, now.to_string()])
                 .map(drop)
-        })
-        .await
+        };
+        let told = Event {
+            at: now,
+            what: Happened::Adopted,
+            because: format!("from the disks of the node with the ledger {source}"),
+            took: None,
+        };
+        self.write_told(Write::HardIfRoom, work, Some(move |c: &Connection| tell(c, id, &told))).await
     }
 
     /// Forgets that a space was about to be taken over: nothing of it was moved.

@@ -43,5 +43,6 @@ pub(super) fn all() -> Migrations<'static> {
         M::up(super::execs::TABLE),
         M::up(super::adoptions::TABLE),
         M::up(super::kept::TABLE),
+        M::up(super::events::TABLE),
     ])
 }

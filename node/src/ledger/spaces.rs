@@ -9,7 +9,10 @@ use jiff::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params, types::Type};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Error, Ledger, Write};
+use super::{
+    Error, Ledger, Write,
+    events::{Event, tell, tell_end},
+};
 use crate::space::{Space, State, state::Effect};
 
 /// The columns of a space, in the order [`read`] takes them.
@@ -111,9 +114,10 @@ impl Ledger {
     ///
     /// # Errors
     /// When the disk is full or the name is taken.
-    pub async fn insert_found(&self, space: &Space) -> Result<(), Error> {
-        let space = space.clone();
-        self.write(Write::SoftIfRoom, move |c| insert(c, &space, None)).await
+    pub async fn insert_found(&self, space: &Space, told: Event) -> Result<(), Error> {
+        let (id, space) = (space.id, space.clone());
+        let told = move |c: &Connection| tell(c, id, &told);
+        self.write_told(Write::SoftIfRoom, move |c| insert(c, &space, None), Some(told)).await
     }
 
     /// Writes many spaces down that are there already, some hundred at a time.
@@ -129,7 +133,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Writes what a space is doing that was doing `was`, and the effect that was begun, if one was.
+    /// Writes what a space is doing that was doing `was`, the effect that was begun, if one was, and what happened, if
+    /// something is to be told.
     ///
     /// # Errors
     /// When the ledger cannot be written.
@@ -139,8 +144,9 @@ impl Ledger {
         was: &State,
         state: &State,
         intent: Option<Effect>,
+        told: Option<Event>,
     ) -> Result<(), Error> {
-        self.write_state(sure(was, state), id, state, intent).await
+        self.write_state(sure(was, state), id, state, intent, told).await
     }
 
     /// Writes what a space was found to be doing at a start. A loss of power may take it back: the next start finds the
@@ -148,8 +154,14 @@ impl Ledger {
     ///
     /// # Errors
     /// When the ledger cannot be written.
-    pub async fn set_found(&self, id: SpaceId, state: &State, intent: Option<Effect>) -> Result<(), Error> {
-        self.write_state(Write::Soft, id, state, intent).await
+    pub async fn set_found(
+        &self,
+        id: SpaceId,
+        state: &State,
+        intent: Option<Effect>,
+        told: Option<Event>,
+    ) -> Result<(), Error> {
+        self.write_state(Write::Soft, id, state, intent, told).await
     }
 
     async fn write_state(
@@ -158,9 +170,10 @@ impl Ledger {
         id: SpaceId,
         state: &State,
         intent: Option<Effect>,
+        told: Option<Event>,
     ) -> Result<(), Error> {
         let state = state.clone();
-        self.write(sure, move |c| {
+        let work = move |c: &Connection| {
             c.prepare_cached("update spaces set state = ?2, broken = ?3, intent = ?4 where id = ?1")?
                 .execute(params![
                     id.to_string(),
@@ -169,8 +182,9 @@ impl Ledger {
                     intent.map(Effect::word)
                 ])
                 .map(drop)
-        })
-        .await
+        };
+        let told = told.map(|event| move |c: &Connection| tell(c, id, &event));
+        self.write_told(sure, work, told).await
     }
 
     /// Gives a space another name, and the state it has under it.
@@ -189,17 +203,18 @@ impl Ledger {
         .await
     }
 
-    /// Removes the row of a space.
+    /// Removes the row of a space. `told` is what is said of its end, to whoever has its name next.
     ///
     /// # Errors
     /// When the ledger cannot be written.
-    pub async fn forget(&self, id: SpaceId) -> Result<(), Error> {
-        self.write(Write::Hard, move |c| {
+    pub async fn forget(&self, id: SpaceId, told: Option<(SpaceName, Event)>) -> Result<(), Error> {
+        let work = move |c: &Connection| {
             c.execute("delete from execs where space_id = ?1", params![id.to_string()])?;
             c.execute("delete from adoptions where space_id = ?1", params![id.to_string()])?;
             c.execute("delete from spaces where id = ?1", params![id.to_string()]).map(drop)
-        })
-        .await
+        };
+        let told = told.map(|(name, event)| move |c: &Connection| tell_end(c, id, &name, &event));
+        self.write_told(Write::Hard, work, told).await
     }
 
     /// Writes when a space sleeps.

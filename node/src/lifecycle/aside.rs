@@ -79,7 +79,7 @@ async fn quiet(node: &Node, row: Space) -> Result<Space, Error> {
         return Ok(row);
     }
     let missing = not_found(&SpaceRef::Id(row.id));
-    node.drive(row, Event::Freeze).await?.ok_or(missing)
+    node.drive(row, Event::Freeze, "setAside").await?.ok_or(missing)
 }
 
 /// A lost ledger is rebuilt from the cards: this one must not bring the name back.

@@ -114,7 +114,7 @@ async fn cleared(node: &Arc<Node>, slot: Slot, row: Space, left: Duration) -> Re
     let busy = refused(&row, Refusal::Busy);
     let worker = node.clone();
     let work = node.finish("destroy", async move {
-        worker.drive(row, Event::Destroy).await?;
+        worker.drive(row, Event::Destroy, "a removal that was cut").await?;
         Ok(slot)
     });
     tokio::time::timeout(left, work).await.unwrap_or(Err(busy))
@@ -128,7 +128,7 @@ async fn existing(
     left: Duration,
 ) -> Result<Outcome, Error> {
     let before = row.state.word();
-    match wake::wake(node, slot, row, left).await? {
+    match wake::wake(node, slot, row, VERB.into(), left).await? {
         Some((space, resumed)) => Ok(ready(node, wish, space, before == Word::Creating, resumed)),
         None => Ok(Outcome::Later(waking(before))),
     }
@@ -161,7 +161,7 @@ async fn new(
         worker.reached(Effect::Create, Moment::Meant);
         worker.ledger.insert(&space, Some(Effect::Create)).await.map_err(error::ledger)?;
         let missing = not_found(&wish.name);
-        let made = worker.drive(space, Event::Use).await?.ok_or(missing)?;
+        let made = worker.drive(space, Event::Use, VERB).await?.ok_or(missing)?;
         Ok(ready(&worker, &wish, made, true, None))
     });
     match tokio::time::timeout(left, work).await {

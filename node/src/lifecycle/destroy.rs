@@ -24,7 +24,7 @@ pub async fn destroy(node: &Arc<Node>, space: &SpaceRef) -> Result<bool, Error> 
     let worker = node.clone();
     node.finish("destroy", async move {
         let _slot = slot;
-        worker.drive(row, Event::Destroy).await.map(|_| true)
+        worker.drive(row, Event::Destroy, "destroySpace").await.map(|_| true)
     })
     .await
 }

@@ -12,12 +12,12 @@ use crate::{
 ///
 /// # Errors
 /// As [`Node::drive`].
-pub async fn freeze(node: &Arc<Node>, space: &SpaceRef) -> Result<Space, Error> {
+pub async fn freeze(node: &Arc<Node>, space: &SpaceRef, because: &'static str) -> Result<Space, Error> {
     let (slot, row) = node.hold(space, PATIENCE).await?;
     let (worker, missing) = (node.clone(), not_found(space));
     node.finish("freeze", async move {
         let _slot = slot;
-        worker.drive(row, Event::Freeze).await?.ok_or(missing)
+        worker.drive(row, Event::Freeze, because).await?.ok_or(missing)
     })
     .await
 }

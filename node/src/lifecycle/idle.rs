@@ -64,6 +64,7 @@ pub async fn step_down(node: &Arc<Node>, id: SpaceId) {
     if !node.live.is_due(id, Instant::now()) {
         return;
     }
+    let idle = format!("idle for {} s", row.sleeps_after().unwrap_or_default().as_secs());
     let event = match row.state {
         State::Active => Event::Freeze,
         State::Frozen => Event::Stop,
@@ -77,7 +78,7 @@ pub async fn step_down(node: &Arc<Node>, id: SpaceId) {
     let worker = node.clone();
     let stepped = node.finish("idle step", async move {
         let _slot = slot;
-        worker.drive(row, event).await
+        worker.drive(row, event, idle).await
     });
     match stepped.await {
         Ok(Some(space)) => {

@@ -40,6 +40,8 @@ const SWEEP: Duration = Duration::from_secs(15);
 const AT_ONCE: usize = 32;
 /// Longest step of the background work: what is wedged is given up before.
 const STEP: Duration = Duration::from_secs(180);
+/// Why the spaces of a removed node freeze.
+const REMOVED: &str = "the fleet removed this node";
 /// Longest wait for one removal of leftovers.
 const REMOVAL: Duration = Duration::from_secs(60);
 
@@ -86,7 +88,8 @@ pub async fn boot(node: &Node, found: &BTreeMap<SpaceId, Found>) -> Result<Lefto
         known.insert(row.id);
         let seen = found.get(&row.id).filter(|found| found.disk);
         let event = seen.map_or(Event::Lost, |found| Event::Found(found.vitality));
-        match adopt(node, &mut row, event).await {
+        let stops = stopping.contains(&row.id);
+        match adopt(node, &mut row, event, stops).await {
             // The row is put right by the next verb that finds its body different.
             Err(ledger::Error::DiskFull) => {
                 tracing::error!(space = %row.id, "the disk is full: not reconciled");
@@ -99,7 +102,7 @@ pub async fn boot(node: &Node, found: &BTreeMap<SpaceId, Found>) -> Result<Lefto
         if seen.is_some_and(|found| found.old_agent) {
             node.live.set_old_agent(row.id, Some(OldAgent::Due));
         }
-        if stopping.contains(&row.id) && matches!(row.state, State::Active | State::Frozen) {
+        if stops && matches!(row.state, State::Active | State::Frozen) {
             left.stops.extend(node.slots.try_take(&row.name).map(|slot| (slot, row.clone())));
         }
         let card = seen.and_then(|found| found.card.as_ref());
@@ -136,7 +139,7 @@ pub async fn boot(node: &Node, found: &BTreeMap<SpaceId, Found>) -> Result<Lefto
 }
 
 /// Settles one row by what was found of it.
-async fn adopt(node: &Node, row: &mut Space, event: Event) -> Result<(), ledger::Error> {
+async fn adopt(node: &Node, row: &mut Space, event: Event, stopping: bool) -> Result<(), ledger::Error> {
     let (state, intent) = match step(&row.state, event) {
         Step::Become(settled) => (settled.into(), None),
         Step::Do(_, Effect::Destroy) => (State::Destroying, Some(Effect::Destroy)),
@@ -144,8 +147,9 @@ async fn adopt(node: &Node, row: &mut Space, event: Event) -> Result<(), ledger:
         _ => return Ok(()),
     };
     tracing::info!(space = %row.id, name = row.name.as_str(), was = %row.state.word(), is = %state.word(), "reconciled");
+    let told = node.found_at_start(&row.state, &state, stopping);
     row.state = state;
-    node.ledger.set_found(row.id, &row.state, intent).await?;
+    node.ledger.set_found(row.id, &row.state, intent, told).await?;
     node.milestones.reached(Milestone::Row(Row::Reconciled));
     Ok(())
 }
@@ -162,7 +166,7 @@ async fn rebuild(node: &Node, card: crate::executor::Card, found: &Found) -> Res
     let space = namesake::row(card, found, holder, node.env.clock.wall());
     tracing::info!(space = %space.id, name = space.name.as_str(), state = %space.state.word(), "rebuilt from its disk");
     node.watch(&space);
-    node.ledger.insert_found(&space).await?;
+    node.ledger.insert_found(&space, node.rebuilt()).await?;
     node.milestones.reached(Milestone::Row(Row::Rebuilt));
     Ok(())
 }
@@ -199,7 +203,7 @@ async fn clear(node: &Arc<Node>, left: Leftovers, pulse: &Pulse) {
         let (worker, name) = (node.clone(), row.name.clone());
         let done = node.finish("stop", async move {
             let _slot = slot;
-            worker.drive(row, Event::Stop).await
+            worker.drive(row, Event::Stop, "a stop that was cut").await
         });
         if let Err(error) = done.await {
             tracing::warn!(name = name.as_str(), %error, "a stop that was cut could not be brought to its end");
@@ -240,7 +244,11 @@ pub async fn write_card(node: &Node, space: &Space) {
 
 async fn sweep(node: &Arc<Node>, pulse: &Pulse) {
     pulse.at("looking for what was left unfinished");
-    for (state, event) in [(Word::Destroying, Event::Destroy), (Word::Creating, Event::Lost)] {
+    let unfinished = [
+        (Word::Destroying, Event::Destroy, "a removal that was cut"),
+        (Word::Creating, Event::Lost, "a create that was cut"),
+    ];
+    for (state, event, because) in unfinished {
         for name in node.ledger.in_state(state).await.unwrap_or_default() {
             // Whoever holds the slot is at it.
             let Some(slot) = node.slots.try_take(&name) else { continue };
@@ -252,7 +260,7 @@ async fn sweep(node: &Arc<Node>, pulse: &Pulse) {
             let worker = node.clone();
             let done = node.finish("sweep", async move {
                 let _slot = slot;
-                worker.drive(row, event).await
+                worker.drive(row, event, because).await
             });
             if let Err(error) = done.await {
                 tracing::warn!(name = name.as_str(), %error, "a removal has not come to its end yet");
@@ -277,7 +285,7 @@ pub async fn suspend(node: &Arc<Node>) {
     let names = node.ledger.in_state(Word::Active).await.unwrap_or_default();
     // Beside each other: a space that is wedged holds up no other.
     let frozen = stream::iter(names).for_each_concurrent(AT_ONCE, |name| async move {
-        if let Err(error) = freeze::freeze(node, &SpaceRef::Name(name.clone())).await {
+        if let Err(error) = freeze::freeze(node, &SpaceRef::Name(name.clone()), REMOVED).await {
             tracing::warn!(name = name.as_str(), %error, "a space of this removed node could not be frozen yet");
         }
     });

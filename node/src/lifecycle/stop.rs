@@ -17,7 +17,7 @@ pub async fn stop(node: &Arc<Node>, space: &SpaceRef) -> Result<Space, Error> {
     let (worker, missing) = (node.clone(), not_found(space));
     node.finish("stop", async move {
         let _slot = slot;
-        worker.drive(row, Event::Stop).await?.ok_or(missing)
+        worker.drive(row, Event::Stop, "stopSpace").await?.ok_or(missing)
     })
     .await
 }

@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use drowse_shared::{
     api::{
@@ -9,7 +9,7 @@ use drowse_shared::{
 };
 use tokio::time::Instant;
 
-use super::{LOOK, refused};
+use super::{LOOK, refused, told::Told};
 use crate::{
     door::error,
     executor::Vitality,
@@ -29,6 +29,40 @@ pub fn resumed(before: Word) -> Option<Resumed> {
     }
 }
 
+/// Who uses a space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum User {
+    /// Whoever sent this verb.
+    Verb(&'static str),
+    /// Whoever asked for this port.
+    Port(u16),
+}
+
+impl User {
+    /// The word where spaces say why they are awake.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Verb(verb) => verb,
+            Self::Port(_) => "port",
+        }
+    }
+}
+
+impl From<&'static str> for User {
+    fn from(verb: &'static str) -> Self {
+        Self::Verb(verb)
+    }
+}
+
+impl From<User> for Cow<'static, str> {
+    fn from(user: User) -> Self {
+        match user {
+            User::Verb(verb) => verb.into(),
+            User::Port(port) => format!("request for port {port}").into(),
+        }
+    }
+}
+
 /// Why a space is shown to whoever may refuse its use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
@@ -38,7 +72,7 @@ pub enum Look {
     ToWake,
 }
 
-/// Makes a space usable for `verb` and moves its idle clock; waits at most [`WAIT_SECONDS`].
+/// Makes a space usable for `user` and moves its idle clock; waits at most [`WAIT_SECONDS`].
 ///
 /// An active space is not queued for: its slot is only taken when something must be done.
 ///
@@ -47,9 +81,9 @@ pub enum Look {
 pub async fn used(
     node: &Arc<Node>,
     space: &SpaceRef,
-    verb: &'static str,
+    user: impl Into<User>,
 ) -> Result<(Space, Option<Resumed>), Error> {
-    used_if(node, space, verb, |_, _| Ok(())).await
+    used_if(node, space, user, |_, _| Ok(())).await
 }
 
 /// The same, unless `may` refuses it.
@@ -59,18 +93,19 @@ pub async fn used(
 pub async fn used_if(
     node: &Arc<Node>,
     space: &SpaceRef,
-    verb: &'static str,
+    user: impl Into<User>,
     may: impl Fn(&Space, Look) -> Result<(), Error>,
 ) -> Result<(Space, Option<Resumed>), Error> {
     if let Some(refusal) = node.fleet.refuses_use() {
         return Err(refusal);
     }
+    let user = user.into();
     let row = node.known(space).await?;
     may(&row, Look::First)?;
     // Touched before the slot is looked at, as the idle step takes the slot before it looks at the touch: one of the two
     // sees the other. A verb that holds the slot may be putting it to sleep: then this one waits behind it.
     if row.state == State::Active {
-        node.touch(&row, verb);
+        node.touch(&row, user.word());
         if !node.slots.is_busy(&row.name) {
             return Ok((row, None));
         }
@@ -82,13 +117,13 @@ pub async fn used_if(
         may(&row, Look::ToWake)?;
     }
     let left = patience.saturating_sub(started.elapsed());
-    let (woken, how) = wake(node, slot, row, left).await?.ok_or_else(|| {
+    let (woken, how) = wake(node, slot, row, user, left).await?.ok_or_else(|| {
         Error::new(
             Code::SpaceBusy,
             format!("{space} takes longer than {WAIT_SECONDS} s to wake; it goes on waking"),
         )
     })?;
-    node.touch(&woken, verb);
+    node.touch(&woken, user.word());
     Ok((woken, how))
 }
 
@@ -100,6 +135,7 @@ pub async fn wake(
     node: &Arc<Node>,
     slot: Slot,
     row: Space,
+    user: User,
     patience: Duration,
 ) -> Result<Option<(Space, Option<Resumed>)>, Error> {
     if let Some(refusal) = node.fleet.refuses_use() {
@@ -115,7 +151,7 @@ pub async fn wake(
     let worker = node.clone();
     let work = node.finish("wake", async move {
         let _slot = slot;
-        worker.drive(row, Event::Use).await?.ok_or(missing)
+        worker.drive(row, Event::Use, user).await?.ok_or(missing)
     });
     match tokio::time::timeout(patience, work).await {
         Ok(woken) => woken.map(|space| Some((space, resumed(before)))),
@@ -131,8 +167,9 @@ pub async fn revive(
     node: &Arc<Node>,
     space: &Space,
     why: &std::io::Error,
-    verb: &'static str,
+    user: impl Into<User>,
 ) -> Result<(Space, Option<Resumed>), Error> {
+    let user = user.into();
     let reference = SpaceRef::Id(space.id);
     let (slot, row) = node.hold(&reference, Duration::from_secs(WAIT_SECONDS)).await?;
     let vitality = match tokio::time::timeout(LOOK, node.executor.vitality(row.id)).await {
@@ -155,9 +192,10 @@ pub async fn revive(
     let (worker, missing) = (node.clone(), not_found(&reference));
     let settled = node.finish("revive", async move {
         let _slot = slot;
-        worker.drive(row, Event::Found(vitality)).await?.ok_or(missing)
+        let found = worker.found(&row, vitality, &Told::of(user.into())).await;
+        worker.drive(row, Event::Found(vitality), found.because()).await?.ok_or(missing)
     });
     let is = settled.await?.state.word();
     tracing::warn!(space = %space.id, %is, "the body of a space ended by itself");
-    used(node, &reference, verb).await
+    used(node, &reference, user).await
 }

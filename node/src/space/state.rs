@@ -75,6 +75,13 @@ listed! {
     }
 }
 
+impl Effect {
+    /// Whether it leads to a start, of which there are so many at once.
+    pub fn starts(self) -> bool {
+        matches!(self, Self::Create | Self::Start)
+    }
+}
+
 /// Why an effect failed, as far as the state cares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {

@@ -104,6 +104,7 @@ impl Ground {
             agent: "none".into(),
             limits: Limits::default(),
             agent_timeout: Duration::from_secs(40),
+            starts: drowse_node::starts::Limits::default(),
         };
         let parts = Parts::over(Fake::new(&env, self.machine.clone()), Arc::new(Still::default()));
         let shutdown = Shutdown::new();

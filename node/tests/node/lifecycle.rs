@@ -358,3 +358,26 @@ async fn a_verb_that_ends_after_its_space_leaves_nothing_to_look_after() {
         eventually(end, || async { life.node.live.seen(row.id) == drowse_node::live::Seen::default() }).await;
     }
 }
+
+#[tokio::test]
+async fn starts_that_hang_hold_up_the_others_for_seconds_only() {
+    let ground = Ground::new();
+    let life = ground.start().await;
+    let at_once = drowse_node::starts::Limits::default().at_once;
+    for n in 0..=at_once {
+        life.acquire(&format!("s{n}")).await;
+        life.on("stopSpace", &format!("s{n}")).await.ok::<Value>();
+    }
+    for n in 0..at_once {
+        ground.machine.on("start", Some(life.id(&format!("s{n}")).await), Some(Fault::Hang));
+        let wish = json!({ "name": format!("s{n}"), "waitSeconds": 0 });
+        let hangs: Waking =
+            serde_json::from_value(life.call("acquireSpace", wish).await.json()).expect("202");
+        assert_eq!(hangs.state, State::Waking);
+    }
+    eventually("all turns are taken", || async { ground.machine.calls("start") == 2 * at_once as u64 + 1 })
+        .await;
+    let began = Instant::now();
+    life.exec(&format!("s{at_once}"), "echo hi").await.ok::<ExecResult>();
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+}

@@ -9,6 +9,8 @@ mod adopt;
 mod aside;
 /// Bad inputs of every verb.
 mod door;
+/// What is told of changes, and why they came.
+mod events;
 /// Commands that run once per key.
 mod keyed;
 /// What acquire, freeze, stop, destroy promise.

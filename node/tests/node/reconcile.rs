@@ -108,7 +108,7 @@ async fn leftovers_go_and_what_may_be_data_stays() {
     // A body the ledger knows nothing of, without a card: left by a create that was cut.
     life.acquire("debris").await;
     let debris = life.id("debris").await;
-    life.node.ledger.forget(debris).await.expect("written");
+    life.node.ledger.forget(debris, None).await.expect("written");
     life.crash().await;
     ground.machine.leave_debris(debris);
     ground.machine.spoil_card(spoilt);
@@ -154,7 +154,7 @@ async fn two_disks_of_one_name_are_both_kept_and_a_person_chooses() {
     life.acquire("a").await;
     let first = life.id("a").await;
     // Its row is lost and the name is given away, as when a disk is put back from a copy.
-    life.node.ledger.forget(first).await.expect("written");
+    life.node.ledger.forget(first, None).await.expect("written");
     life.acquire("a").await;
     let second = life.id("a").await;
     life.crash().await;

@@ -133,6 +133,8 @@ codes! {
     GatewayBusy = "gateway_busy", SERVICE_UNAVAILABLE;
     /// The fleet is still learning which nodes it has.
     FleetStarting = "fleet_starting", SERVICE_UNAVAILABLE;
+    /// The node starts as many spaces at once as it may, and the turn of this one did not come in time.
+    NodeBusy = "node_busy", SERVICE_UNAVAILABLE;
     /// The runtime or the agent inside did not answer in time.
     RuntimeTimeout = "runtime_timeout", SERVICE_UNAVAILABLE;
     /// The runtime failed.

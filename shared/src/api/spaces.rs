@@ -11,6 +11,8 @@ use crate::{
     name::{SpaceName, SpaceRef},
 };
 
+/// What happened to a space.
+mod events;
 /// Asking for spaces page by page.
 mod list;
 /// The caller's notes.
@@ -26,6 +28,9 @@ mod spec;
 
 use metadata::{metadata_fits, optional_metadata_fits};
 
+pub use events::{
+    EVENTS_PAGE_DEFAULT, EVENTS_PAGE_MAX, EventCursor, EventList, Happened, ListEvents, SpaceEvent,
+};
 pub use list::{ListSpaces, PAGE_DEFAULT, PAGE_MAX, PAGE_METADATA_BYTES_MAX, SpaceList};
 pub use metadata::{
     METADATA_ENTRIES_MAX, METADATA_KEY_CHARACTERS_MAX, METADATA_VALUE_BYTES_MAX, Metadata, metadata_bytes,

@@ -63,6 +63,8 @@ verbs! {
     GetSpace = "getSpace", Both;
     /// Spaces, page by page, filtered and sorted. Looking never wakes one.
     ListSpaces = "listSpaces", Both;
+    /// What happened to a space, the newest first. Looking never wakes it.
+    ListEvents = "listEvents", Both;
     /// Suspends the processes of a space.
     FreezeSpace = "freezeSpace", Both;
     /// Ends the processes of a space and keeps its disk.

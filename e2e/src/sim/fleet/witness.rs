@@ -16,6 +16,7 @@ use drowse_shared::{
     seams::{BoxFuture, BoxIo},
 };
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Laws,
@@ -145,6 +146,14 @@ impl Executor for Witness {
         })
     }
 
+    fn has_swap(&self) -> bool {
+        self.inner.has_swap()
+    }
+
+    fn page_out(&self, id: SpaceId, enough: CancellationToken) -> BoxFuture<'_, Result<u64>> {
+        self.inner.page_out(id, enough)
+    }
+
     fn stop(&self, id: SpaceId, grace: Duration) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.begin("stop").await?;
@@ -180,6 +189,10 @@ impl Executor for Witness {
 
     fn vitality(&self, id: SpaceId) -> BoxFuture<'_, Result<Vitality>> {
         self.inner.vitality(id)
+    }
+
+    fn ran_out_of_memory(&self, id: SpaceId) -> BoxFuture<'_, Result<bool>> {
+        self.inner.ran_out_of_memory(id)
     }
 
     fn agent(&self, id: SpaceId) -> BoxFuture<'_, io::Result<BoxIo>> {

@@ -17,11 +17,11 @@ use drowse_shared::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{VERB, knock::Knock};
+use super::knock::Knock;
 use crate::{
     lifecycle::{
         usage::{self, Usage},
-        wake,
+        wake::{self, User},
     },
     node::Node,
     space::Space,
@@ -66,7 +66,7 @@ async fn used(node: &Arc<Node>, (id, name): (SpaceId, &SpaceName), knock: &Knock
     loop {
         usage::is_called(node, id, name).await?;
         let may = |space: &_, look| knock.admits(space, look, &node.live);
-        match wake::used_if(node, &SpaceRef::Id(id), VERB, may).await {
+        match wake::used_if(node, &SpaceRef::Id(id), User::Port(knock.port), may).await {
             Err(error) if error.code == Code::TooManyWakes => {
                 let seconds = error.retry_after_seconds.unwrap_or(1);
                 tokio::time::sleep(Duration::from_secs(seconds)).await;

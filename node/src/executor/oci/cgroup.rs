@@ -12,11 +12,14 @@ use super::{paths::names_in, step::Leave};
 
 /// What a space uses.
 mod measure;
+/// Memory of a workload.
+mod memory;
 /// Which cgroup trees this machine has.
 pub(super) mod tree;
 /// Cheap moves while bodies start.
 mod warmth;
 
+pub(super) use memory::Reclaim;
 use tree::{Tree, Version};
 use warmth::{Warm, Warmth};
 
@@ -352,6 +355,7 @@ mod tests {
 
     #[test]
     fn fields_are_found_by_their_key() {
+        assert_eq!(field("oom_kill_disable 0\noom_kill 2\n", "oom_kill"), Some(2));
         let text = "populated 1\nfrozen 0\n";
         assert_eq!(
             (field(text, "frozen"), field(text, "populated"), field(text, "x")),

@@ -3,7 +3,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::{
-    api::{Code, cursor::Cursor},
+    api::{Code, cursor::Cursor, spaces::EventCursor},
     id::{BootId, FleetId, LedgerId, NodeId, SpaceId, Ticket},
     name::{CHARACTERS_MAX, SpaceName, SpaceRef},
 };
@@ -42,6 +42,7 @@ text! {
     }
     SpaceRef { "minLength": 1, "maxLength": CHARACTERS_MAX, "description": "A space, by its name or by its id." }
     Cursor { "description": "Opaque: where the next page of one list begins." }
+    EventCursor { "description": "Opaque: where the next events of a space begin." }
     Code {
         "examples": Code::ALL.iter().map(Code::as_str).collect::<Vec<_>>(),
         "description": "A stable word for programs. A word you do not know means what the status means."

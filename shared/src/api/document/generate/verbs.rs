@@ -14,8 +14,8 @@ use crate::api::{
     },
     parse,
     spaces::{
-        AcquireSpace, Acquired, Destroyed, ListSpaces, OneSpace, SpaceAnswer, SpaceList, UpdateMetadata,
-        UpdatePolicy, Waking,
+        AcquireSpace, Acquired, Destroyed, EventList, ListEvents, ListSpaces, OneSpace, SpaceAnswer,
+        SpaceList, UpdateMetadata, UpdatePolicy, Waking,
     },
     verbs::Verb,
     watch::{WatchEvent, WatchFiles},
@@ -134,6 +134,9 @@ pub(super) fn described(which: Verb) -> Described {
                 "sort": "lastActiveAt", "order": "desc", "limit": 10
             }),
         ),
+        Verb::ListEvents => verb::<ListEvents, EventList>()
+            .of_a_space()
+            .example("the newest", json!({ "name": "demo", "limit": 10 })),
         Verb::FreezeSpace | Verb::StopSpace | Verb::WakeSpace | Verb::TouchSpace => one(),
         Verb::UpdatePolicy => verb::<UpdatePolicy, SpaceAnswer>()
             .of_a_space()
