@@ -109,8 +109,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_waits_too_long_is_told_and_takes_no_turn() {
         let starts = Starts::new(Limits { at_once: 2, wait: Duration::from_secs(3) });
-        let first = starts.turn().await.ok().expect("free");
-        let _second = starts.turn().await.ok().expect("free");
+        let first = starts.turn().await.expect("free");
+        let _second = starts.turn().await.expect("free");
         let late = starts.turn().await.err().expect("both are taken");
         assert_eq!((&late.code, late.retry_after_seconds.is_some()), (&Code::NodeBusy, true));
         assert!(late.message.contains("2 spaces at once") && late.message.contains("within 3 s"), "{late}");

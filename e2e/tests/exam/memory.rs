@@ -174,7 +174,7 @@ async fn lives(spaces: usize) {
             assert_eq!(fleet.exec(&name, "cat kept").await, name);
             fleet.door.turn("stopSpace", &name).await.ok();
             assert_eq!(fleet.exec(&name, "cat kept").await, name);
-            if n % 3 == 0 {
+            if n.is_multiple_of(3) {
                 fleet.freeze(&name).await;
             }
             assert!(fleet.destroy(&name).await);

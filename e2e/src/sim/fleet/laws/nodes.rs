@@ -18,6 +18,8 @@ pub(super) struct Out {
     returns: Option<Duration>,
     /// It is back, or never went.
     until: Option<Duration>,
+    /// Questions for its removal that are not answered.
+    open: u32,
     /// Nobody who was there knew that it was removed. Somebody who comes back may.
     unknowable: bool,
     /// An operator was told then that it is a member all the same, and asks no more unless somebody knows better after that.
@@ -53,9 +55,12 @@ impl Laws {
         let asked = self.world.elapsed();
         let mut record = self.record();
         if record.out(host).is_none() {
-            let out =
-                Out { asked, since: None, returns: None, until: None, unknowable: false, settled: None };
+            let (since, returns, until, settled) = (None, None, None, None);
+            let out = Out { asked, since, returns, until, open: 0, unknowable: false, settled };
             record.outs.entry(host.to_owned()).or_default().push(out);
+        }
+        if let Some(out) = record.out(host) {
+            out.open += 1;
         }
     }
 
@@ -64,6 +69,7 @@ impl Laws {
         let now = self.world.elapsed();
         let mut record = self.record();
         let Some(out) = record.out(host) else { return };
+        out.open = out.open.saturating_sub(1);
         out.since.get_or_insert(now);
         self.standings.removed(gateway, host);
         let heard = self.standings.taken(gateway, host).filter(|_| by_this);
@@ -72,11 +78,12 @@ impl Laws {
         }
     }
 
-    /// The gateway refused to remove it, and no other question of that kind is open: it never was out.
+    /// The gateway refused to remove it. Where no other question of that kind is open it never was out.
     pub fn removal_refused(&self, host: &str) {
         let now = self.world.elapsed();
         if let Some(out) = self.record().out(host).filter(|out| out.since.is_none()) {
-            out.until = Some(now);
+            out.open = out.open.saturating_sub(1);
+            out.until = (out.open == 0).then_some(now);
         }
     }
 
@@ -94,8 +101,8 @@ impl Laws {
         let now = self.world.elapsed();
         let mut record = self.record();
         let Some(out) = record.out(host) else { return };
-        if out.unknowable {
-            // Whoever knows better ends that, without a word to the operator.
+        if out.unknowable || out.open > 0 {
+            // Whoever knows better ends that, or a question that is open does, without a word to the operator.
             out.settled = Some(now);
             return;
         }
