@@ -96,6 +96,8 @@ mod tests {
         text.parse().expect("a name")
     }
 
+    const MINUTE: Duration = Duration::from_secs(60);
+
     #[test]
     fn a_ticket_is_good_once_for_one_name_for_a_minute() {
         let (now, mut tickets) = (Instant::now(), Tickets::default());
@@ -106,9 +108,9 @@ mod tests {
         assert_eq!(tickets.consume(&name("a"), ticket(1), now), Err(Void), "used");
 
         tickets.issue(name("a"), ticket(3), now);
-        assert_eq!(tickets.consume(&name("a"), ticket(3), now + LIFE), Err(Void), "too old");
+        assert_eq!(tickets.consume(&name("a"), ticket(3), now + MINUTE), Err(Void), "too old");
         tickets.issue(name("a"), ticket(4), now);
-        let just_in_time = now + LIFE.saturating_sub(Duration::from_millis(1));
+        let just_in_time = now + MINUTE.saturating_sub(Duration::from_millis(1));
         assert_eq!(tickets.consume(&name("a"), ticket(4), just_in_time), Ok(()));
     }
 
@@ -122,7 +124,7 @@ mod tests {
             !tickets.is_newest(&name("a"), ticket(1), now) && tickets.is_newest(&name("a"), ticket(3), now)
         );
         assert!(
-            !tickets.is_newest(&name("a"), ticket(3), now + LIFE),
+            !tickets.is_newest(&name("a"), ticket(3), now + MINUTE),
             "asking again does not lengthen its life"
         );
         tickets.issue(name("a"), ticket(1), now);

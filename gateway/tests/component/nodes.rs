@@ -272,6 +272,28 @@ async fn who_was_not_chosen_is_set_aside_before_the_node_is_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_on_its_way_back_holds_nothing_yet() {
+    let (fleet, _long, short) = doubled(&[]).await;
+    let slow = Fake::start(&fleet.env, "slow", Duration::from_secs(5)).await;
+    fleet.join(&slow).await;
+    slow.set(|knobs| knobs.lookup_delay = Duration::from_secs(1));
+    short.hold("back");
+    fleet.check_in(&short).await;
+    let meanwhile = async {
+        while slow.count("lookup Compare") == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        fleet.get("back").await
+    };
+    let wish = json!({ "nodeId": "short" });
+    let (back, seen) = tokio::join!(fleet.call("readmitNode", wish), meanwhile);
+    seen.is(503, "node_silent").says("on its way back");
+    assert_eq!(back.body["readmitted"], json!(true), "{back:?}");
+    fleet.check_in(&short).await;
+    assert_eq!(fleet.get("back").await.body["on"], "short");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_node_ends_a_readmission_at_the_first_name_and_is_named() {
     let (fleet, long, short) = doubled(&["a"]).await;
     let quiet = Fake::start(&fleet.env, "quiet", Duration::from_secs(5)).await;

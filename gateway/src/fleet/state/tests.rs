@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use drowse_shared::api::nodes::{BundleVersion, Disk, Reading, Roster};
 use drowse_shared::{api::Code, id::Ticket};
@@ -123,6 +123,15 @@ async fn a_roster_nobody_here_has_seen_is_read_before_anything_is_taken() {
     assert!(take(&mut state, vec![whole]).iter().all(Option::is_some));
     assert_eq!(roster(&state).nodes.len(), 4, "who was lost is asked from now on");
     assert_eq!(state.version(), Some(other.version + 1), "and the one who brought it joined");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_holds_a_name_only_once_all_who_are_known_were_asked() {
+    let mut state = fleet_of(2);
+    let asked: BTreeSet<LedgerId> = (1..=2).map(|n| says(n).ledger_id).collect();
+    assert!(state.is_everybody(&asked));
+    take(&mut state, vec![says(3)]);
+    assert!(!state.is_everybody(&asked), "somebody became known meanwhile");
 }
 
 #[tokio::test(start_paused = true)]
