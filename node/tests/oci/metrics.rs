@@ -9,7 +9,7 @@ use crate::{
 async fn a_space_is_told_what_it_uses_of_what_it_has() {
     let machine = Machine::new("metrics").await;
     let card = machine.card("metrics");
-    let (id, spec) = (card.id, card.spec.clone());
+    let (id, spec) = (card.id, card.spec);
     machine.oci.create(card.clone()).await.expect("created");
     machine.oci.start(card).await.expect("started");
     let metrics = async || -> serde_json::Value {
