@@ -4,6 +4,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use drowse_e2e::{
     door::Door,
     fleet::Fleet,
+    gauge,
     wait::{eventually, seconds, timed},
 };
 use drowse_shared::api::{
@@ -174,12 +175,7 @@ async fn output_comes_as_it_is_written_whole_and_ends_with_its_caller() {
     // A reader that stands still holds the command back, and costs nobody memory.
     let reading = fleet.door.stream("execStream", &json!({ "name": "a", "command": "cat /dev/zero" })).await;
     tokio::time::sleep(seconds(2)).await;
-    let resident = |pid: u32| {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-        let line =
-            status.lines().find(|l| l.starts_with("VmRSS:")).expect("every process has one").to_owned();
-        line.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).expect("a number") >> 10
-    };
+    let resident = |pid| gauge::resident_bytes(pid) >> 20;
     let before = [fleet.gateway.pid(), fleet.node("n1").daemon.pid()].map(resident);
     tokio::time::sleep(seconds(3)).await;
     let after = [fleet.gateway.pid(), fleet.node("n1").daemon.pid()].map(resident);

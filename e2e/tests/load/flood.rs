@@ -20,6 +20,7 @@ use drowse_e2e::{
     crowd::Line,
     door::Door,
     fleet::Fleet,
+    gauge,
     wait::{eventually, seconds, timed},
 };
 use drowse_shared::api::Code;
@@ -96,9 +97,7 @@ async fn tables(fleet: &Fleet) -> BTreeMap<String, u64> {
 }
 
 fn resident_mib(fleet: &Fleet) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", fleet.gateway.pid())).expect("it runs");
-    let line = status.lines().find(|l| l.starts_with("VmRSS:")).expect("every process has one");
-    line.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).expect("a number") / 1024
+    gauge::resident_bytes(fleet.gateway.pid()) >> 20
 }
 
 /// The most each table had while `work` ran.

@@ -11,7 +11,6 @@ use drowse_shared::{
     id::SpaceId,
     seams::{BoxFuture, BoxIo, Env},
 };
-
 use tokio_util::sync::CancellationToken;
 
 use super::{Capabilities, Card, Error, Executor, Found, Renewal, Result, Stats, Vitality};

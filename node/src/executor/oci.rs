@@ -21,7 +21,6 @@ use drowse_shared::{
     id::{LedgerId, SpaceId},
     seams::{BoxFuture, BoxIo, Env},
 };
-
 use tokio_util::sync::CancellationToken;
 
 use crate::milestone::Milestones;
