@@ -88,7 +88,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// Takes up what was kept. A gateway that kept nothing learns first, unless it was told that the fleet is new.
+    /// Takes up what was kept. A gateway that kept nothing learns, unless it was told that the fleet is new.
     pub(crate) async fn open(
         env: &Env,
         db: Db,
@@ -391,14 +391,17 @@ impl Fleet {
         self.state().untold()
     }
 
-    /// Ends learning when it is time, and founds the fleet if no node knew one. Answers when to look again.
+    /// Ends learning when it is time and some node knew the fleet. Answers when to look again.
     async fn learn(&self) -> Option<Duration> {
         let _order = self.order.lock().await;
         if let Some(wait) = self.state().learning_left() {
             return Some(wait);
         }
-        let fresh = FleetId::mint(&self.env);
-        let next = self.state().learned(fresh)?;
+        let stuck = self.state().stuck();
+        if let Some(words) = stuck {
+            tracing::warn!("{words}");
+        }
+        let next = self.state().learned()?;
         if self.keep(&next).await.is_err() {
             return Some(Duration::from_secs(1));
         }

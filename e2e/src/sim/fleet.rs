@@ -194,6 +194,8 @@ impl Fleet {
         }
         let mut config = drowse_gateway::Config::with_defaults(self.token.clone());
         config.listen = format!("{name}:{GATEWAY_PORT}");
+        // What an operator says once, when there is nothing yet.
+        config.new_fleet = self.gateways.first() == Some(&name) && self.world.life_of(name) == 1;
         let parts = drowse_gateway::Parts::over(&env, database.open());
         let parts = match parts {
             Ok(parts) => parts,

@@ -63,8 +63,7 @@ async fn an_agent_is_replaced_in_place_and_what_runs_goes_on() {
     let mut fleet = Fleet::real(1).start().await;
     let (a, b) = (fleet.acquire("a").await.space.id, fleet.acquire("b").await.space.id);
     let [a, b] = [a, b].map(|id| id.to_string());
-    let tick =
-        "i=0; until [ -e stop ]; do echo tick $i; i=$((i+1)); sleep 0.02; done; read x; echo got $x; exit 33";
+    let tick = "i=0; until [ -e stop ]; do echo tick $i; echo >>ticked; i=$((i+1)); sleep 0.02; done; read x; echo got $x; exit 33";
     let query = format!("space=a&tag=main&command={}", drowse_e2e::door::escape(tick.as_bytes()));
     let mut terminal = Terminal::open(&fleet, &query).await.expect("opened");
     terminal.shows("tick 3").await;
@@ -91,6 +90,9 @@ async fn an_agent_is_replaced_in_place_and_what_runs_goes_on() {
     assert_eq!(fleet.get("b").await.state, State::Frozen);
     assert_eq!(agents(&fleet).len(), 2, "the agent of the frozen space stays");
 
+    let ticked: u32 = fleet.exec("a", "wc -l <ticked").await.parse().expect("a number");
+    let mut on = Terminal::open(&fleet, "space=a&tag=main").await.expect("joined");
+    on.shows(&format!("tick {}", ticked + 1)).await;
     let mut back = Terminal::open(&fleet, "space=a&tag=main").await.expect("joined");
     assert!(back.started.joined && back.started.pid == pid);
     back.types("hello\n").await;
@@ -99,7 +101,7 @@ async fn an_agent_is_replaced_in_place_and_what_runs_goes_on() {
     let seen = String::from_utf8(seen).expect("text");
     let counted = ticks(&seen);
     let wanted: Vec<_> = (0..counted.len()).map(|n| format!("tick {n}")).collect();
-    assert!(counted.len() > 10 && counted == wanted, "every tick once, in order: {seen}");
+    assert!(counted == wanted, "every tick once, in order: {seen}");
     assert!(seen.contains("got hello") && end.exit_code == 33, "{end:?}");
     for (pid, text, code) in [(job, "early\nlate\n", 44), (ended, "out\n", 5)] {
         let joined = Terminal::open(&fleet, &format!("space=a&pid={pid}")).await.expect("joined");

@@ -89,6 +89,7 @@ pub(super) enum Draft {
 pub(super) struct State {
     kept: Arc<Kept>,
     learning: bool,
+    said_stuck: bool,
     started: Instant,
     first_heard: Option<Instant>,
     heard: BTreeMap<LedgerId, Heard>,
@@ -103,6 +104,7 @@ impl State {
     pub(super) fn new(kept: Kept) -> Self {
         Self {
             learning: kept.roster.is_none(),
+            said_stuck: false,
             kept: Arc::new(kept),
             started: Instant::now(),
             first_heard: None,

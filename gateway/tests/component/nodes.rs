@@ -10,6 +10,16 @@ use crate::{
 
 const SHORT: Duration = Duration::from_millis(200);
 
+async fn until(what: &str, mut check: impl AsyncFnMut() -> bool) {
+    for _ in 0..1000 {
+        if check().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never: {what}");
+}
+
 async fn states(fleet: &Fleet) -> Vec<(String, String)> {
     let list = fleet.call("listNodes", json!({})).await;
     let nodes = list.body["nodes"].as_array().cloned().unwrap_or_default();
@@ -87,22 +97,33 @@ async fn a_gateway_that_learns_does_not_ask_again_and_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fleet_nobody_knows_is_founded_after_two_intervals() {
-    let mut fleet = Fleet::with(|_| {}).await;
-    let a = Fake::start(&fleet.env, "a", SHORT).await;
-    let answer = fleet.check_in(&a).await;
-    assert_eq!(answer.body["standing"], "waiting");
-    tokio::time::sleep(SHORT / 4).await;
-    let answer = fleet.check_in(&a).await;
+async fn a_fleet_that_no_node_knows_is_founded_by_nobody_but_an_operator() {
+    let fleet = Fleet::with(|_| {}).await;
+    let fresh = Fake::start(&fleet.env, "fresh", SHORT).await;
+    let answer = fleet.check_in(&fresh).await;
     assert_eq!((&answer.body["standing"], &answer.body["bundle"]), (&json!("waiting"), &json!(null)));
-    fleet.acquire("early").await.is(503, "fleet_starting");
-    tokio::time::sleep(SHORT * 2 + Duration::from_millis(100)).await;
-    let answer = fleet.check_in(&a).await;
-    assert_eq!(answer.body["standing"], "member", "{answer:?}");
-    assert_eq!(answer.body["bundle"]["version"], json!(1));
-    fleet.check_in(&a).await;
-    fleet.nodes = vec![a];
-    assert_eq!(fleet.acquire("first").await.body["created"], json!(true));
+    fleet.acquire("early").await.is(503, "fleet_starting").says("is still learning");
+    until("it has listened long enough", async || {
+        fleet.check_in(&fresh).await;
+        fleet.acquire("early").await.is(503, "fleet_starting").message().contains("--new-fleet")
+    })
+    .await;
+    assert_eq!(fleet.check_in(&fresh).await.body["standing"], "waiting");
+
+    // One that was in the fleet comes back late, and the fleet is the one it knows.
+    let old = Fake::start(&fleet.env, "old", SHORT).await;
+    let fleet_id = FleetId::mint(&fleet.env);
+    *old.roster.lock().unwrap() = Some(roster(fleet_id, 7, &[&*old]));
+    old.hold("kept");
+    fleet.check_in(&old).await;
+    until("the fresh node is taken in", async || {
+        fleet.check_in(&old).await;
+        fleet.check_in(&fresh).await.body["standing"] == "member"
+    })
+    .await;
+    let list = fleet.call("listNodes", json!({})).await;
+    assert_eq!(list.body["fleetId"], json!(fleet_id), "{list:?}");
+    assert_eq!(fleet.acquire("kept").await.body["created"], json!(false));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

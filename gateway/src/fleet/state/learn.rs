@@ -1,11 +1,10 @@
-//! A gateway with an empty database: it listens to what the nodes know before it hands out or creates anything.
+//! A gateway with an empty database: it listens to what the nodes know before it hands out or creates anything. It never
+//! takes their silence for a fleet that is new: the nodes that know better may all be down at once, and whatever fleet it
+//! founded then would shut them out. Founding is an operator's word.
 
 use std::time::Duration;
 
-use drowse_shared::{
-    api::{Code, Error},
-    id::FleetId,
-};
+use drowse_shared::api::{Code, Error};
 use tokio::time::Instant;
 
 use super::{INTERVAL, Next, State, facts};
@@ -18,10 +17,17 @@ use crate::{
     },
 };
 
+const UNFOUNDED: &str = "this gateway started with an empty database, and no node that has checked in knows a fleet. If the \
+    fleet is new, start the gateway once with --new-fleet (DROWSE_NEW_FLEET=true). If it is not, bring back one node that \
+    was in it: the gateway learns the rest from it";
+
 impl State {
     pub(in crate::fleet) fn knows_its_nodes(&self) -> Result<(), Error> {
         if !self.learning {
             return Ok(());
+        }
+        if self.is_unfounded() {
+            return Err(Error::new(Code::FleetStarting, UNFOUNDED).retry_after(INTERVAL.as_secs()));
         }
         let wait = self.learning_left().unwrap_or_default().as_secs() + 1;
         Err(Error::new(
@@ -30,6 +36,16 @@ impl State {
              space could exist on one it has not heard yet",
         )
         .retry_after(wait))
+    }
+
+    /// Whether it has listened long enough, and nobody knew a fleet.
+    fn is_unfounded(&self) -> bool {
+        self.learning && self.kept.roster.is_none() && self.learning_left().is_none()
+    }
+
+    /// What an operator has to know about learning that cannot end by itself. Said once.
+    pub(in crate::fleet) fn stuck(&mut self) -> Option<&'static str> {
+        (self.is_unfounded() && !std::mem::replace(&mut self.said_stuck, true)).then_some(UNFOUNDED)
     }
 
     /// How long learning still takes; nothing when it may end.
@@ -52,18 +68,14 @@ impl State {
     }
 
     /// What a gateway keeps when it ends learning, or when the configuration it waited for died with its holder.
-    pub(in crate::fleet) fn learned(&self, fresh: FleetId) -> Option<Next> {
+    pub(in crate::fleet) fn learned(&self) -> Option<Next> {
         let now = Instant::now();
         let held = self.heard.values().any(|heard| heard.age(now).is_live() && heard.said.bundle.is_some());
         if !self.learning && (self.kept.bundle.is_some() || held) {
             return None;
         }
-        // With nobody there, there is nothing to found yet.
-        if self.heard.is_empty() {
-            return None;
-        }
         let mut kept: Kept = (*self.kept).clone();
-        let mut roster = kept.roster.take().unwrap_or_else(|| Members::of_new_fleet(fresh));
+        let mut roster = kept.roster.take()?;
         if self.learning {
             let version = roster.version + 1;
             for heard in self.heard.values() {
