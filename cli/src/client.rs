@@ -21,6 +21,11 @@ use crate::{
 
 /// Longest wait for a connection to the fleet.
 const CONNECT: Duration = Duration::from_secs(10);
+/// A fleet that gives no sign of life for ten seconds is asked for one four times, every five seconds: one that vanished
+/// is noticed after half a minute.
+const ASK_AFTER: Duration = Duration::from_secs(10);
+const ASK_EVERY: Duration = Duration::from_secs(5);
+const ASK_TIMES: u32 = 4;
 /// What a verb may take beyond what it was told to wait.
 pub(crate) const SLACK: Duration = Duration::from_secs(60);
 
@@ -53,6 +58,10 @@ impl Client {
     pub(crate) fn new(fleet: Fleet) -> Outcome<Self> {
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT)
+            .tcp_keepalive(ASK_AFTER)
+            .tcp_keepalive_interval(ASK_EVERY)
+            .tcp_keepalive_retries(ASK_TIMES)
+            .tcp_user_timeout(ASK_AFTER + ASK_EVERY * ASK_TIMES)
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("drowse/", env!("CARGO_PKG_VERSION")))
             .build()
@@ -146,7 +155,13 @@ impl Client {
     /// No answer came.
     pub(crate) fn lost(&self, error: &reqwest::Error) -> Failure {
         let why = shared_http::why(error);
-        let failure = if error.is_timeout() && !error.is_connect() {
+        let failure = if has_vanished(error) {
+            let silent = (ASK_AFTER + ASK_EVERY * ASK_TIMES).as_secs();
+            Failure::new(format!(
+                "the connection to {} was lost: no sign of life for {silent} s",
+                self.endpoint()
+            ))
+        } else if error.is_timeout() && !error.is_connect() {
             Failure::new(format!("{} did not answer in time", self.endpoint()))
         } else if error.is_connect() {
             Failure::new(format!("{} cannot be reached: {why}", self.endpoint()))
@@ -159,6 +174,16 @@ impl Client {
             failure
         }
     }
+}
+
+/// Whether the kernel gave up a connection on which nothing came back.
+fn has_vanished(error: &reqwest::Error) -> bool {
+    let mut causes = std::iter::successors(Some(error as &dyn std::error::Error), |cause| cause.source());
+    !error.is_connect()
+        && causes.any(|cause| {
+            let cause = cause.downcast_ref::<std::io::Error>();
+            cause.and_then(std::io::Error::raw_os_error) == Some(rustix::io::Errno::TIMEDOUT.raw_os_error())
+        })
 }
 
 /// Percent-encodes bytes for a query, so that names that are not UTF-8 arrive as they are.

@@ -43,6 +43,8 @@ struct Wire {
     late: AtomicU64,
     /// Connections that keep the backlog full while packets vanish.
     fillers: Mutex<Vec<std::net::TcpStream>>,
+    /// Counts how often whoever was connected vanished.
+    vanished: watch::Sender<u64>,
 }
 
 const BACKLOG: i32 = 128;
@@ -65,6 +67,7 @@ impl Relay {
             answered: AtomicU64::new(0),
             late: AtomicU64::new(0),
             fillers: Mutex::new(Vec::new()),
+            vanished: watch::channel(0).0,
         });
         tokio::spawn(accept(wire.clone()));
         Self { wire }
@@ -118,6 +121,12 @@ impl Relay {
             }
         }
         panic!("the backlog of a black hole never fills");
+    }
+
+    /// To both ends of every connection that is open now, the other one has vanished without a word, for good: nothing
+    /// arrives or is acknowledged any more. New ones go through.
+    pub fn vanish(&self) {
+        self.wire.vanished.send_modify(|times| *times += 1);
     }
 
     // What happens to one request.

@@ -3,6 +3,7 @@
 use std::{
     future::pending,
     io,
+    os::fd::{AsFd, OwnedFd},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -10,12 +11,14 @@ use std::{
     time::Duration,
 };
 
+use socket2::{SockFilter, SockRef};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{
         TcpStream,
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
+    sync::watch,
 };
 
 use super::{
@@ -63,6 +66,9 @@ pub(super) async fn carry(wire: Arc<Wire>, client: TcpStream) {
     // A client of a dead server sees its connection closed.
     let Ok(server) = TcpStream::connect(wire.target).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let vanished = wire.vanished.subscribe();
+    let sockets =
+        [&client, &server].map(|end| end.as_fd().try_clone_to_owned().expect("a descriptor is left"));
     let (client_read, client_write) = client.into_split();
     let (server_read, server_write) = server.into_split();
     let line = Line::new(wire);
@@ -71,12 +77,25 @@ pub(super) async fn carry(wire: Arc<Wire>, client: TcpStream) {
         end = line.upwards(&mut client.0, &mut server.1) => end,
         end = line.downwards(&mut server.0, &mut client.1) => end,
         () = line.healed() => End::Reset,
+        () = vanishing(vanished, &sockets) => End::Closed,
     };
     if end == End::Reset {
         for (read, write) in [client, server] {
             reset(&read, write);
         }
     }
+}
+
+/// Once it is told so, the kernel drops every packet that arrives for these. Never ends.
+async fn vanishing(mut told: watch::Receiver<u64>, sockets: &[OwnedFd; 2]) {
+    if told.changed().await.is_ok() {
+        for socket in sockets {
+            // BPF_RET | BPF_K, 0: of every packet, nothing is kept.
+            let nothing = SockFilter::new(0x06, 0, 0, 0);
+            SockRef::from(socket).attach_filter(&[nothing]).expect("Linux has filters");
+        }
+    }
+    pending::<()>().await;
 }
 
 /// Closes with a reset instead of an orderly end.

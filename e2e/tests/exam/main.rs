@@ -38,5 +38,6 @@ mod smuggling;
 mod stalled;
 mod stopped;
 mod streams;
+mod vanished;
 mod watches;
 mod wedged;

@@ -62,7 +62,11 @@ pub(super) type Refused = (u16, String);
 
 impl Terminal {
     pub(super) async fn open(fleet: &Fleet, query: &str) -> Result<Self, Refused> {
-        let address = fleet.door.endpoint.trim_start_matches("http://");
+        Self::open_at(&fleet.door.endpoint, fleet, query).await
+    }
+
+    pub(super) async fn open_at(endpoint: &str, fleet: &Fleet, query: &str) -> Result<Self, Refused> {
+        let address = endpoint.trim_start_matches("http://");
         let mut request = format!("ws://{address}/attach?{query}").into_client_request().expect("a request");
         let token = format!("Bearer {}", fleet.ground.token).parse().expect("a header");
         request.headers_mut().insert("authorization", token);
@@ -135,6 +139,17 @@ impl Terminal {
                     other => panic!("{other:?}"),
                 },
                 _ => {}
+            }
+        }
+    }
+
+    /// Waits until the connection breaks. An end in order is none.
+    pub(super) async fn cut(mut self) {
+        loop {
+            match self.socket.next().await {
+                None | Some(Err(_)) => return,
+                Some(Ok(Message::Binary(_) | Message::Ping(_) | Message::Pong(_))) => {}
+                Some(Ok(other)) => panic!("it ends in order: {other:?}"),
             }
         }
     }
