@@ -164,6 +164,10 @@ pub(crate) async fn run(args: Args, state: Option<Utf8PathBuf>) -> Outcome<Exit>
         ended = daemons.join_next() => Err(early(ended)),
         ready = ready(&client, home.layout.node_ports.len()) => ready.map(|()| Exit::OK),
     };
+    let watched = match watched {
+        Ok(Exit::OK) => home.founded().map(|()| Exit::OK),
+        other => other,
+    };
     let outcome = match watched {
         Ok(Exit::OK) => serve(&home, &endpoint, &mut daemons, &mut signals).await,
         other => other,
@@ -264,7 +268,7 @@ fn gateway(
     let mut flags = vec!["drowse-gateway", "--listen", &home.layout.listen, "--state", state.as_str()];
     // On one machine there is nowhere else to go while its processors are busy.
     flags.extend(["--cpu-percent-max", "100", "--domain", domain]);
-    if home.fresh {
+    if !home.layout.founded {
         flags.push("--new-fleet");
     }
     let args = drowse_gateway::config::Args::try_parse_from(flags)

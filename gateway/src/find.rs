@@ -254,16 +254,17 @@ impl Finder {
             finder.flights().remove(&about);
             said.map(Arc::new)
         };
-        // The flight is flown by a task: the caller that began it may leave.
+        // The flight is flown by a task: the caller that began it may leave. What is kept here of it keeps no finder.
         let task = {
-            let (finder, about) = (self.clone(), space.clone());
+            let (finder, env, about) = (Arc::downgrade(self), self.env.clone(), space.clone());
             async move {
-                let said = finder.env.finish("lookup", flight).await;
-                said.unwrap_or_else(|| {
-                    // Nobody is known to have said anything, which is not "no".
-                    finder.flights().remove(&about);
-                    Ok(Arc::new(finder.silence()))
-                })
+                if let Some(said) = env.finish("lookup", flight).await {
+                    return said;
+                }
+                // Nobody is known to have said anything, which is not "no".
+                let finder = finder.upgrade().ok_or(Busy)?;
+                finder.flights().remove(&about);
+                Ok(Arc::new(finder.silence()))
             }
         };
         let round = Round { flight: task.boxed().shared(), next: Arc::default() };

@@ -292,6 +292,11 @@ impl Fleet {
         self.state().knows_its_nodes()
     }
 
+    /// Refuses while nobody knows a fleet.
+    pub(crate) fn is_founded(&self) -> Result<(), Error> {
+        self.state().is_founded()
+    }
+
     /// Picks a node for a new space among those that gave a ticket, and counts it at once, if everybody who may hold the
     /// space was asked.
     pub(crate) fn pick(

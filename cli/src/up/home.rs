@@ -21,8 +21,6 @@ pub(crate) struct Home {
     shown: Utf8PathBuf,
     /// What is here.
     pub(crate) layout: Layout,
-    /// Whether this call made it.
-    pub(crate) fresh: bool,
     _lock: SingleWriter,
 }
 
@@ -37,6 +35,14 @@ pub(crate) struct Layout {
     pub(crate) listen: String,
     /// Ports of the nodes on loopback, `node-1` first. Kept, so that a restarted node is where it was.
     pub(crate) node_ports: Vec<u16>,
+    /// Whether its nodes once knew of a fleet: it is not founded again, whatever its gateway has lost.
+    #[serde(default = "always")]
+    pub(crate) founded: bool,
+}
+
+/// What was written before this was asked ran already.
+fn always() -> bool {
+    true
 }
 
 /// The format this version writes.
@@ -73,14 +79,11 @@ impl Home {
             other => Failure::new(chain(&other)),
         })?;
         let file = dir.join("fleet.json");
-        let (layout, fresh) = match fs_err::read_to_string(&file) {
-            Ok(text) => {
-                let layout: Layout = serde_json::from_str(&text)
-                    .map_err(|error| Failure::new(format!("{file} cannot be read: {error}")))?;
-                (layout, false)
-            }
+        let layout = match fs_err::read_to_string(&file) {
+            Ok(text) => serde_json::from_str::<Layout>(&text)
+                .map_err(|error| Failure::new(format!("{file} cannot be read: {error}")))?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => match make {
-                Some(make) => (make(), true),
+                Some(make) => make(),
                 None => return Ok(None),
             },
             Err(error) => return Err(error.into()),
@@ -88,7 +91,7 @@ impl Home {
         if layout.format > FORMAT {
             return Err(Failure::new(format!("{dir} was written by a newer drowse; use that one")));
         }
-        Ok(Some(Self { dir, shown, layout, fresh, _lock: lock }))
+        Ok(Some(Self { dir, shown, layout, _lock: lock }))
     }
 
     /// Writes what is here.
@@ -96,6 +99,12 @@ impl Home {
         let text = serde_json::to_string_pretty(&self.layout)
             .map_err(|error| Failure::new(format!("the layout cannot be written: {error}")))?;
         self.write("fleet.json", &text, 0o600)
+    }
+
+    /// Keeps in mind that its nodes know the fleet.
+    pub(crate) fn founded(&mut self) -> Outcome<()> {
+        self.layout.founded = true;
+        self.save()
     }
 
     /// The fleet's secret, minted once, and beside it as a header for curl.
@@ -157,7 +166,7 @@ impl Home {
 impl Layout {
     /// A fleet without nodes yet.
     pub(crate) fn new(executor: Executor, listen: String) -> Self {
-        Self { format: FORMAT, executor, listen, node_ports: Vec::new() }
+        Self { format: FORMAT, executor, listen, node_ports: Vec::new(), founded: false }
     }
 
     /// What the nodes are called.
@@ -180,7 +189,7 @@ mod tests {
         let dir = Utf8Path::from_path(temp.path()).expect("UTF-8").join("fleet");
         assert!(Home::existing(Some(dir.clone())).expect("readable").is_none());
         let mut home = Home::take(Some(dir.clone()), layout).expect("free");
-        assert!(home.fresh);
+        assert!(!home.layout.founded);
         let env = Env::real();
         home.token(&env).expect("minted");
         home.layout.node_ports.push(7);
@@ -197,9 +206,10 @@ mod tests {
         }
         assert!(Home::take(Some(dir.clone()), layout).is_err(), "held");
         drop(home);
-        let again = Home::take(Some(dir.clone()), layout).expect("free");
-        assert!(!again.fresh);
+        let mut again = Home::take(Some(dir.clone()), layout).expect("free");
+        assert!(!again.layout.founded, "it never was");
         assert_eq!(again.layout.node_ids().collect::<Vec<_>>(), [("node-1".to_owned(), 7)]);
+        again.founded().expect("written");
         again.token(&env).expect("kept");
         assert_eq!(std::fs::read_to_string(dir.join("token")).expect("there"), token);
     }

@@ -142,6 +142,22 @@ fn mistakes_are_answered_with_the_next_step() {
 }
 
 #[test]
+fn a_first_start_that_fails_does_not_stand_in_the_way_of_the_next() {
+    let mut fleet = Fleet::laid_out(Executor::Fake);
+    let up = ["up", "--executor", "fake", "--listen", "127.0.0.1:0"];
+    let wrong = fleet.run(&[&up[..], &["--domain", "Example.com"]].concat());
+    assert!(wrong.code != 0 && wrong.stderr.contains("lower-case"), "{}", wrong.stderr);
+    assert!(fleet.state().join("fleet.json").exists(), "it had begun");
+    fleet.go(&up[1..]);
+    fleet.ok(&["space", "acquire", "shop"]);
+    // From now on it is a fleet: its gateway founds no other one.
+    fleet.stop();
+    fs::remove_dir_all(fleet.state().join("gateway")).expect("there");
+    fleet.go(&[]);
+    fleet.ok(&["space", "show", "shop"]);
+}
+
+#[test]
 fn a_fleet_that_ends_says_so_to_whoever_asks_and_comes_back_as_it_was() {
     let mut fleet = Fleet::start(Executor::Fake);
     let token = fs::read_to_string(fleet.state().join("token")).expect("there");

@@ -33,6 +33,14 @@ pub(crate) struct Ran {
 
 impl Fleet {
     pub(crate) fn start(executor: Executor) -> Self {
+        let mut fleet = Self::laid_out(executor);
+        let name = if executor == Executor::Oci { "oci" } else { "fake" };
+        fleet.go(&["--executor", name, "--listen", "127.0.0.1:0"]);
+        fleet
+    }
+
+    /// A place for one, where nothing is yet.
+    pub(crate) fn laid_out(executor: Executor) -> Self {
         let mut random = [0; 3];
         fs::File::open("/dev/urandom")
             .and_then(|mut f| f.read_exact(&mut random))
@@ -40,10 +48,7 @@ impl Fleet {
         let mark: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
         let place = Utf8PathBuf::from(format!("/tmp/drw-{mark}"));
         fs::create_dir(&place).expect("a fresh name");
-        let mut fleet = Self { mark, place, executor, child: None };
-        let name = if executor == Executor::Oci { "oci" } else { "fake" };
-        fleet.go(&["--executor", name, "--listen", "127.0.0.1:0"]);
-        fleet
+        Self { mark, place, executor, child: None }
     }
 
     /// Starts it, and waits until it takes spaces.

@@ -34,7 +34,7 @@ use tokio::time::Instant;
 
 use super::{
     body,
-    spaces::{hinted, locate, moving, once},
+    spaces::{hinted, locate, moving, once, unsure},
 };
 use crate::{
     find::{
@@ -248,7 +248,7 @@ impl Create {
                 Verdict::Conflict { nodes, one_endpoint } => {
                     return Err(verdict::conflict(space, &nodes, one_endpoint.as_deref()));
                 }
-                Verdict::Unsure(silent) => return Err(verdict::unsure(space, &silent)),
+                Verdict::Unsure(silent) => return Err(unsure(&self.gateway, space, &silent)),
                 Verdict::Contested => {
                     self.stand_aside().await;
                     continue;

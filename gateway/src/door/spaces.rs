@@ -13,6 +13,7 @@ use drowse_shared::{
     api::{
         Code, Error, JSON_BODY_BYTES_MAX, WRITE_FILES_BODY_BYTES_MAX,
         headers::{Expect, SPACE},
+        nodes::Silent,
     },
     http::deadline::Deadline,
     id::RequestId,
@@ -171,13 +172,18 @@ pub(super) async fn locate(gateway: &Gateway, space: &SpaceRef, hint: bool) -> R
         Verdict::Conflict { nodes, one_endpoint } => {
             Err(verdict::conflict(space, &nodes, one_endpoint.as_deref()))
         }
-        Verdict::Unsure(silent) => Err(verdict::unsure(space, &silent)),
+        Verdict::Unsure(silent) => Err(unsure(gateway, space, &silent)),
         Verdict::Contested => Err(moving(space)),
         Verdict::Nobody { .. } => {
             gateway.nodes.fleet.knows_its_nodes()?;
             Err(verdict::not_found(space))
         }
     }
+}
+
+/// Somebody who may hold it is silent, in words; in others where all wait for the fleet to be founded.
+pub(super) fn unsure(gateway: &Gateway, space: &SpaceRef, silent: &[Silent]) -> Error {
+    gateway.nodes.fleet.is_founded().err().unwrap_or_else(|| verdict::unsure(space, silent))
 }
 
 /// What the gateway believes of a space it found.

@@ -26,9 +26,7 @@ impl State {
         if !self.learning {
             return Ok(());
         }
-        if self.is_unfounded() {
-            return Err(Error::new(Code::FleetStarting, UNFOUNDED).retry_after(INTERVAL.as_secs()));
-        }
+        self.is_founded()?;
         let wait = self.learning_left().unwrap_or_default().as_secs() + 1;
         Err(Error::new(
             Code::FleetStarting,
@@ -36,6 +34,14 @@ impl State {
              space could exist on one it has not heard yet",
         )
         .retry_after(wait))
+    }
+
+    /// Refuses when nobody knows a fleet: then every node is one that waits for it to be founded.
+    pub(in crate::fleet) fn is_founded(&self) -> Result<(), Error> {
+        if self.is_unfounded() {
+            return Err(Error::new(Code::FleetStarting, UNFOUNDED).retry_after(INTERVAL.as_secs()));
+        }
+        Ok(())
     }
 
     /// Whether it has listened long enough, and nobody knew a fleet.
