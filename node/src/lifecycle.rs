@@ -27,6 +27,8 @@ use told::Told;
 
 /// A name that another node's space is to have.
 pub mod aside;
+/// What a space computes.
+pub mod busy;
 /// `acquireSpace` of a name that is not there, and its answer while it takes long.
 pub mod create;
 /// Removing a space.

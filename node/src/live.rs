@@ -29,6 +29,15 @@ pub struct Running {
     pub since: Timestamp,
 }
 
+/// Processor time of a space at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Measured {
+    /// When.
+    pub at: Instant,
+    /// Since its start, in microseconds.
+    pub cpu_us: u64,
+}
+
 /// A call that is out.
 #[derive(Debug, Clone, Copy)]
 struct Call {
@@ -55,6 +64,8 @@ struct Entry {
     /// How often it fell asleep.
     slept: u64,
     old_agent: Option<OldAgent>,
+    /// What it had computed when it was last about to freeze.
+    measured: Option<Measured>,
 }
 
 impl Entry {
@@ -201,6 +212,11 @@ impl Live {
     /// A step down failed: it is tried again at `then`, unless the space is used before.
     pub fn postpone(&self, id: SpaceId, then: Instant) {
         self.table().change_known(id, |entry| entry.not_before = Some(then));
+    }
+
+    /// Keeps what a space has computed, and answers what was kept before.
+    pub fn measured(&self, id: SpaceId, now: Measured) -> Option<Measured> {
+        self.table().entries.get_mut(&id).and_then(|entry| entry.measured.replace(now))
     }
 
     /// What is known now.

@@ -36,6 +36,9 @@ pub(super) struct Wishes {
     /// Idle time until its disk moves to the bucket, or never
     #[arg(long, value_name = "DURATION", value_parser = after, alias = "policy-hibernate-after")]
     hibernate_after: Option<After>,
+    /// What its processes use of one core from which on they keep it awake, such as 20%, or never
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    awake_cpu: Option<Percent>,
     /// Whose requests for its ports wake it: any, authenticated or none
     #[arg(long, value_name = "WHO", value_parser = wake_on)]
     wake_on: Option<WakeOn>,
@@ -66,6 +69,20 @@ fn after(text: &str) -> Result<After, units::Error> {
         return Ok(After(None));
     }
     Ok(After(Some(units::duration(text)?.as_secs())))
+}
+
+/// A share of one core; `None` does not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Percent(Option<u32>);
+
+fn percent(text: &str) -> Result<Percent, String> {
+    if text == "never" {
+        return Ok(Percent(None));
+    }
+    let number = text.strip_suffix('%').unwrap_or(text).parse();
+    number
+        .map(|percent| Percent(Some(percent)))
+        .map_err(|_| "it is a number such as 20%, or never".to_owned())
 }
 
 fn wake_on(text: &str) -> Result<WakeOn, String> {
@@ -103,6 +120,7 @@ impl Wishes {
             freeze_after_seconds: self.freeze_after.map(|step| step.0),
             stop_after_seconds: self.stop_after.map(|step| step.0),
             hibernate_after_seconds: self.hibernate_after.map(|step| step.0),
+            awake_cpu_percent: self.awake_cpu.map(|percent| percent.0),
             wake_on: self.wake_on,
             ports: (!self.port.is_empty()).then(|| self.port.into_iter().collect()),
             never_wake_paths: never_wake,
@@ -140,12 +158,13 @@ pub(super) fn sleeps(policy: &Policy) -> String {
         Some(seconds) => format!("{verb} after {}", span(seconds)),
         None => format!("never {verb}"),
     };
-    [
+    let computes = policy.awake_cpu_percent.map(|percent| format!("; {percent}% of a core keeps it awake"));
+    let steps = [
         step("freeze", policy.freeze_after_seconds),
         step("stop", policy.stop_after_seconds),
         step("hibernate", policy.hibernate_after_seconds),
-    ]
-    .join(", ")
+    ];
+    steps.join(", ") + computes.as_deref().unwrap_or_default()
 }
 
 /// Who reaches and wakes it by its hosts, in a line.

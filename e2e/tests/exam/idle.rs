@@ -16,7 +16,7 @@ use drowse_e2e::{
 };
 use drowse_shared::api::{
     exec::ExecResult,
-    spaces::{EventList, Happened, State},
+    spaces::{EventList, Happened, SpaceAnswer, State},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -125,6 +125,30 @@ async fn a_quiet_tunnel_sleeps_with_its_space_and_either_side_is_heard_again() {
     timeout(seconds(10), told.read_exact(&mut echo)).await.expect("it is heard").expect("read");
     assert_eq!(&echo, b"now");
     web.fleet.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_space_computes_keeps_it_awake_if_its_policy_says_so() {
+    let fleet = Fleet::real(1).start().await;
+    for name in ["computes", "waits", "uncounted"] {
+        fleet.acquire(name).await;
+        let policy = match name {
+            "uncounted" => json!({ "freezeAfterSeconds": 1 }),
+            _ => json!({ "freezeAfterSeconds": 1, "awakeCpuPercent": 10 }),
+        };
+        let changed: SpaceAnswer =
+            fleet.door.call("updatePolicy", json!({ "name": name, "policy": policy })).await.ok();
+        assert_eq!(changed.space.policy.freeze_after_seconds, Some(1));
+        fleet.detach(name, if name == "waits" { "exec sleep 600" } else { "while :; do :; done" }).await;
+    }
+    let frozen = async |name: &str| (fleet.get(name).await.state == State::Frozen).then_some(());
+    eventually("it does nothing", seconds(20), || frozen("waits")).await;
+    eventually("what it does is not counted", seconds(20), || frozen("uncounted")).await;
+    throughout("it computes", seconds(6), || async { !slept(&fleet, "computes").await }).await;
+    assert_eq!(fleet.get("computes").await.awake.expect("it is awake").because, "cpu");
+    fleet.exec("computes", "pkill -f 'while :'").await;
+    eventually("it has computed all there was", seconds(20), || frozen("computes")).await;
+    fleet.end().await;
 }
 
 /// What the kernel says of the workload of a space.

@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 use drowse_shared::{id::SpaceId, name::SpaceRef};
 use tokio::{sync::Semaphore, time::Instant};
 
+use super::busy::{self, Verdict};
 use crate::{
     node::Node,
     space::{State, state::Event},
@@ -65,6 +66,13 @@ pub async fn step_down(node: &Arc<Node>, id: SpaceId) {
         return;
     }
     let idle = format!("idle for {} s", row.sleeps_after().unwrap_or_default().as_secs());
+    if let (State::Active, Some(floor)) = (&row.state, row.policy.awake_cpu_percent) {
+        match busy::look(node, id, floor).await {
+            Verdict::Quiet => {}
+            Verdict::Unknown => return,
+            Verdict::Busy => return node.touch(&row, "cpu"),
+        }
+    }
     let event = match row.state {
         State::Active => Event::Freeze,
         State::Frozen => Event::Stop,

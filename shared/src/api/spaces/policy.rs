@@ -22,6 +22,10 @@ pub struct Policy {
     pub stop_after_seconds: Option<u64>,
     /// Until its disk moves to the bucket.
     pub hibernate_after_seconds: Option<u64>,
+    /// What its processes use of one core, in percent, from which on they keep it awake; `null` = it does not count.
+    #[garde(range(min = 1, max = 100_000))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub awake_cpu_percent: Option<u32>,
     /// Who wakes it by its hosts.
     #[serde(default)]
     pub wake_on: WakeOn,
@@ -50,6 +54,7 @@ impl Default for Policy {
             freeze_after_seconds: Some(600),
             stop_after_seconds: Some(3 * 86_400),
             hibernate_after_seconds: Some(7 * 86_400),
+            awake_cpu_percent: None,
             wake_on: WakeOn::Any,
             ports: Ports::new(),
             never_wake_paths: never_wake_paths(),
@@ -94,6 +99,10 @@ pub struct PolicyPatch {
     #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schemars(with = "Option<u64>"))]
     pub hibernate_after_seconds: Option<Option<u64>>,
+    /// What its processes use of one core, in percent, from which on they keep it awake; `null` = it does not count.
+    #[serde(default, with = "present", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "Option<u32>"))]
+    pub awake_cpu_percent: Option<Option<u32>>,
     /// Who wakes it by its hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wake_on: Option<WakeOn>,
@@ -123,6 +132,7 @@ impl PolicyPatch {
             freeze_after_seconds: self.freeze_after_seconds.unwrap_or(to.freeze_after_seconds),
             stop_after_seconds: self.stop_after_seconds.unwrap_or(to.stop_after_seconds),
             hibernate_after_seconds: self.hibernate_after_seconds.unwrap_or(to.hibernate_after_seconds),
+            awake_cpu_percent: self.awake_cpu_percent.unwrap_or(to.awake_cpu_percent),
             wake_on: self.wake_on.unwrap_or(to.wake_on),
             ports: self.ports.unwrap_or(to.ports),
             never_wake_paths: self.never_wake_paths.unwrap_or(to.never_wake_paths),
