@@ -4,7 +4,7 @@
 use std::{fmt, time::Duration};
 
 use drowse_shared::{
-    api::{Code, Error},
+    api::{Code, Error, spaces::WAIT_SECONDS},
     slots::{self, Slot, Slots},
     units,
 };
@@ -18,6 +18,9 @@ const PER_CORE: usize = 2;
 /// Longest wait, when nothing else is said: shorter than whoever wakes a space waits, so that it hears the reason.
 const WAIT: Duration = Duration::from_secs(20);
 
+/// The longest that may be said.
+const WAIT_MAX: Duration = Duration::from_secs(WAIT_SECONDS - 5);
+
 /// The settings.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
@@ -25,8 +28,18 @@ pub struct Args {
     #[arg(long, env = "DROWSE_STARTS_MAX", value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     starts_max: Option<u32>,
     /// Longest wait of a space for its turn to start; then who wanted it is told to come again
-    #[arg(long, env = "DROWSE_START_WAIT", default_value = "20s", value_parser = units::duration)]
+    #[arg(long, env = "DROWSE_START_WAIT", default_value = "20s", value_parser = wait)]
     start_wait: Duration,
+}
+
+/// Whoever wakes a space has to hear why it does not come, before nobody waits any more.
+fn wait(text: &str) -> Result<Duration, String> {
+    match units::duration(text) {
+        Ok(wait) if wait.is_zero() || wait > WAIT_MAX => {
+            Err(format!("it is 1 ms to {} s", WAIT_MAX.as_secs()))
+        }
+        read => read.map_err(|error| error.to_string()),
+    }
 }
 
 impl Args {

@@ -310,22 +310,21 @@ async fn a_runtime_that_hangs_wedges_only_its_own_space() {
     let begun = Instant::now();
     let wedged = machine.oci.stop(stuck.id, GRACE);
     let (wedged, started) = tokio::join!(wedged, machine.oci.start(well.clone()));
-    assert!(matches!(wedged, Err(Error::Timeout { what: "delete the container", .. })), "{wedged:?}");
+    wedged.expect("nothing of it lives, so the runtime is not needed to forget it");
     started.expect("the other starts meanwhile");
     assert_eq!(machine.oci.list().await.expect("listed").len(), 2);
     assert_eq!(machine.oci.vitality(stuck.id).await.expect("seen"), Vitality::Stopped);
-    assert!(matches!(machine.oci.start(stuck.clone()).await, Err(Error::Timeout { .. })));
-    assert!(matches!(machine.oci.destroy(stuck.id).await, Err(Error::Timeout { .. })));
-    machine.unhang(stuck.id);
     machine.hang(stuck.id, "run");
     let error = machine.oci.start(stuck.clone()).await.expect_err("it hangs");
     assert!(matches!(error, Error::Timeout { what: "start the container", .. }), "{error:?}");
-    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     machine.unhang(stuck.id);
     machine.oci.start(stuck.clone()).await.expect("well again");
+    machine.hang(stuck.id, "delete");
     for id in [stuck.id, well.id] {
         machine.oci.destroy(id).await.expect("destroyed");
     }
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
+    machine.unhang(stuck.id);
     machine.assert_clean("in the end");
     machine.leave().await;
 }

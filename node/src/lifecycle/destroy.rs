@@ -18,8 +18,8 @@ pub async fn destroy(node: &Arc<Node>, space: &SpaceRef) -> Result<bool, Error> 
     let (slot, row) = match node.hold(space, PATIENCE).await {
         Ok(held) => held,
         Err(missing) if missing.code == Code::SpaceNotFound => return Ok(false),
-        // A verb that is wedged holds the slot: the removal is written down, so that nothing else begins.
-        Err(busy) => return doom(node, space, busy).await,
+        // A verb that is wedged holds the slot. It ends by its own deadlines; the caller comes again.
+        Err(busy) => return gone_meanwhile(node, space, busy).await,
     };
     let worker = node.clone();
     node.finish("destroy", async move {
@@ -29,8 +29,8 @@ pub async fn destroy(node: &Arc<Node>, space: &SpaceRef) -> Result<bool, Error> 
     .await
 }
 
-/// Nothing to add yet: the caller tries again, the slot's holder ends by its own deadlines.
-async fn doom(node: &Arc<Node>, space: &SpaceRef, busy: Error) -> Result<bool, Error> {
+/// Whoever held the slot may have been removing it.
+async fn gone_meanwhile(node: &Arc<Node>, space: &SpaceRef, busy: Error) -> Result<bool, Error> {
     let known = node.ledger.find(space).await.map_err(error::ledger)?;
     if known.is_none() { Ok(false) } else { Err(busy) }
 }

@@ -27,7 +27,8 @@ pub async fn run(node: Arc<Node>) {
     let pulse = node.watchdog.watch("agents", ROUND);
     let work = async {
         pulse.at("replacing agents of an earlier build");
-        while !round(&node).await {
+        let mut cleared = None;
+        while !round(&node, &mut cleared).await {
             pulse.pauses(PAUSE);
             tokio::time::sleep(PAUSE).await;
             pulse.at("replacing agents of an earlier build");
@@ -39,12 +40,21 @@ pub async fn run(node: Arc<Node>) {
     }
 }
 
-/// Tries each, and removes what is used no more. Answers whether nothing is left to do.
-async fn round(node: &Arc<Node>) -> bool {
+/// Tries each, and removes what is used no more: `cleared` is who had an agent of another build when that was last done.
+/// Answers whether nothing is left to do.
+async fn round(node: &Arc<Node>, cleared: &mut Option<Vec<SpaceId>>) -> bool {
     // Beside each other: one that is wedged holds up no other.
-    stream::iter(node.live.old_agents()).for_each_concurrent(AT_ONCE, |id| attempt(node, id)).await;
+    stream::iter(node.live.replaceable_agents()).for_each_concurrent(AT_ONCE, |id| attempt(node, id)).await;
+    let old = node.live.old_agents();
+    if cleared.as_ref() == Some(&old) {
+        return false;
+    }
     match tokio::time::timeout(LOOK, node.executor.clear_agents()).await {
-        Ok(Ok(())) => node.live.old_agents().is_empty(),
+        Ok(Ok(())) => {
+            let done = old.is_empty();
+            *cleared = Some(old);
+            done
+        }
         Ok(Err(error)) => {
             tracing::warn!(error = %chain(&error), "old agents could not be removed");
             false
@@ -64,7 +74,7 @@ async fn attempt(node: &Arc<Node>, id: SpaceId) {
     // It may have gone to sleep meanwhile.
     let Ok(Some(row)) = node.ledger.find(&reference).await else { return };
     if row.state != State::Active {
-        return;
+        return node.live.falls_asleep_with_its_agent(id);
     }
     let worker = node.clone();
     let work = node.finish("replace the agent", async move {

@@ -13,7 +13,7 @@ use rustix::{
 };
 use tokio::net::TcpSocket;
 
-use super::host::Host;
+use super::host::{Host, lives};
 
 /// Connects to a port of the space's own loopback, over IPv4 or else IPv6.
 ///
@@ -41,10 +41,13 @@ pub(super) async fn dial(host: &Arc<Host>, id: SpaceId, port: u16) -> io::Result
 async fn open(host: &Arc<Host>, id: SpaceId, family: AddressFamily) -> io::Result<TcpSocket> {
     let worker = host.clone();
     let made = host.env.blocking("open a socket inside", move || {
-        let (pid, _held) = worker
-            .first_process(id)?
-            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("space {id} does not run")))?;
+        let gone = || io::Error::new(io::ErrorKind::NotFound, format!("space {id} does not run"));
+        let (pid, held) = worker.first_process(id)?.ok_or_else(gone)?;
         let namespace = File::open(format!("/proc/{pid}/ns/net"))?;
+        // Else it may be the network of whoever has that pid now.
+        if !lives(&held)? {
+            return Err(gone());
+        }
         inside(namespace, family)
     });
     let socket =

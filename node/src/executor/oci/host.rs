@@ -9,6 +9,7 @@ use std::{
 use camino::Utf8PathBuf;
 use drowse_shared::{id::SpaceId, seams::Env};
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     process::{Pid, PidfdFlags, pidfd_open},
 };
@@ -159,7 +160,8 @@ impl Host {
         Ok(pids)
     }
 
-    /// The first process, held so that its pid cannot become another's. `None` when it is gone.
+    /// The first process, held: what is done to the hold is done to it, and [`lives`] says of what was found under its pid
+    /// since whether it was of this process. `None` when it is gone.
     pub(super) fn first_process(&self, id: SpaceId) -> io::Result<Option<(i32, OwnedFd)>> {
         let Some(pid) = self.first_pid(id) else { return Ok(None) };
         let Some(held) = hold(pid)? else { return Ok(None) };
@@ -209,6 +211,13 @@ pub(super) fn hold(pid: i32) -> io::Result<Option<OwnedFd>> {
         Err(Errno::SRCH) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether a process that is held has not ended: until then nobody else has its pid.
+pub(super) fn lives(held: &OwnedFd) -> io::Result<bool> {
+    let mut looks = [PollFd::new(held, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    Ok(poll(&mut looks, Some(&now))? == 0)
 }
 
 fn settle<T>(

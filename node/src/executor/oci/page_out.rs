@@ -4,7 +4,8 @@
 //! space, and whoever wakes it waits for nothing; what was under way ends at its next look.
 
 use std::{
-    io,
+    fs::File,
+    io::{self, BufRead, BufReader},
     os::fd::{AsRawFd, OwnedFd},
 };
 
@@ -65,8 +66,13 @@ pub(super) fn page_out(host: &Host, id: SpaceId, enough: &CancellationToken) -> 
 
 /// Pages out what is a process's own. What cannot be is skipped: it stays where it is.
 fn process(pid: i32, held: &OwnedFd, asleep: &impl Fn() -> bool) {
-    let maps = std::fs::read_to_string(Utf8Path::new("/proc").join(pid.to_string()).join("maps"));
-    for (start, end) in maps.unwrap_or_default().lines().filter_map(own) {
+    let Ok(maps) = File::open(Utf8Path::new("/proc").join(pid.to_string()).join("maps")) else { return };
+    let mut maps = Heads(BufReader::new(maps));
+    while let Ok(Some(head)) = maps.next() {
+        if !asleep() {
+            return;
+        }
+        let Some((start, end)) = own(&head) else { continue };
         let mut from = start;
         while from < end {
             if !asleep() {
@@ -78,6 +84,34 @@ fn process(pid: i32, held: &OwnedFd, asleep: &impl Fn() -> bool) {
             }
             from += length;
         }
+    }
+}
+
+/// Bytes of a line of a table of maps that say what the map is; after them comes a path, which is the space's to choose
+/// and to make long.
+const HEAD_BYTES: usize = 96;
+
+/// The heads of lines, however long these are.
+struct Heads<R>(R);
+
+impl<R: BufRead> Heads<R> {
+    fn next(&mut self) -> io::Result<Option<String>> {
+        let mut head = Vec::with_capacity(HEAD_BYTES);
+        loop {
+            let piece = self.0.fill_buf()?;
+            if piece.is_empty() {
+                break;
+            }
+            let end = piece.iter().position(|byte| *byte == b'\n');
+            let line = &piece[..end.unwrap_or(piece.len())];
+            head.extend(line.iter().take(HEAD_BYTES - head.len()));
+            let read = end.map_or(piece.len(), |end| end + 1);
+            self.0.consume(read);
+            if end.is_some() {
+                return Ok(Some(String::from_utf8_lossy(&head).into_owned()));
+            }
+        }
+        Ok((!head.is_empty()).then(|| String::from_utf8_lossy(&head).into_owned()))
     }
 }
 
@@ -132,6 +166,23 @@ mod tests {
         for (line, expected) in cases {
             assert_eq!(own(line), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn a_space_that_gives_its_files_long_names_costs_no_memory() {
+        let long = "x".repeat(1 << 20);
+        let table = format!(
+            "1000-2000 r-xp 0 08:02 7 /{long}\n3000-4000 rw-p 0 00:00 0\n5000-6000 rw-p 0 08:02 9 /{long}"
+        );
+        let mut heads = Heads(BufReader::new(table.as_bytes()));
+        let mut found = Vec::new();
+        while let Some(head) = heads.next().expect("readable") {
+            assert!(head.len() <= HEAD_BYTES);
+            found.push(own(&head));
+        }
+        assert_eq!(found, [None, Some((0x3000, 0x4000)), Some((0x5000, 0x6000))]);
+        let mut not_text = Heads(BufReader::new(&b"1000-2000 rw-p 0 08:02 7 /\xff\n"[..]));
+        assert_eq!(not_text.next().expect("readable").as_deref().and_then(own), Some((0x1000, 0x2000)));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::{
 
 use camino::{Utf8Path, Utf8PathBuf};
 use drowse_shared::id::SpaceId;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::time::Instant;
@@ -16,7 +17,7 @@ use super::{
     bundle::AGENTS,
     disk::failed,
     files, find,
-    host::Host,
+    host::{Host, lives},
     paths::names_in,
     step::Step,
 };
@@ -39,8 +40,10 @@ fn program(path: impl AsRef<std::path::Path>) -> io::Result<Program> {
 
 /// What the first process of a body runs; `None` when there is none.
 fn agent_of(host: &Host, id: SpaceId) -> io::Result<Option<Program>> {
-    let Some((pid, _held)) = host.first_process(id)? else { return Ok(None) };
-    program(format!("/proc/{pid}/exe")).map(Some)
+    let Some((pid, held)) = host.first_process(id)? else { return Ok(None) };
+    let found = program(format!("/proc/{pid}/exe"))?;
+    // Else it may be the program of whoever has that pid now.
+    Ok(lives(&held)?.then_some(found))
 }
 
 fn own(host: &Host) -> io::Result<Program> {
@@ -87,7 +90,7 @@ pub(super) fn renew(host: &Host, id: SpaceId, within: Duration) -> Result<Renewa
 /// Asks an agent to become the program at `path`, a path inside. Answers the status and what was said.
 fn ask(socket: &Utf8Path, path: &Utf8Path, within: Duration) -> io::Result<(u16, String)> {
     let deadline = Instant::now() + within;
-    let mut agent = UnixStream::connect(socket)?;
+    let mut agent = connect(socket)?;
     let body = json!({ "path": path }).to_string();
     let head = "POST /replace HTTP/1.1\r\nhost: agent\r\nconnection: close\r\ncontent-type: application/json";
     agent.set_write_timeout(Some(within))?;
@@ -107,6 +110,16 @@ fn ask(socket: &Utf8Path, path: &Utf8Path, within: Duration) -> io::Result<(u16,
         let text = String::from_utf8_lossy(&answer).into_owned();
         io::Error::new(io::ErrorKind::InvalidData, format!("it answers {text:?}"))
     })
+}
+
+/// Connects, or fails at once: a queue that is full is that of an agent which takes nothing any more.
+fn connect(socket: &Utf8Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let agent = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&agent, &SocketAddrUnix::new(socket.as_str())?)?;
+    let agent = UnixStream::from(agent);
+    agent.set_nonblocking(false)?;
+    Ok(agent)
 }
 
 fn read(answer: &[u8]) -> Option<(u16, String)> {

@@ -17,7 +17,7 @@ use super::{
     bundle::Bundle,
     disk::{self, failed},
     files,
-    host::Host,
+    host::{Host, lives},
     mounts,
     paths::Body,
     step::{Leave, Program, Step},
@@ -185,12 +185,15 @@ fn listen(leave: &Leave, body: &Body) -> io::Result<OwnedFd> {
 /// After the container is made: pid 1 leaves the workload's cgroup, and the mounts are its alone.
 fn settle(host: &Host, id: SpaceId) -> Result<()> {
     let body = host.paths.body(id);
-    let pid = host.first_pid(id).ok_or_else(|| Error::Runtime {
-        what: "create the container",
-        says: "it left no pid file".to_owned(),
-    })?;
+    let gone =
+        || Error::Runtime { what: "create the container", says: "its first process has ended".to_owned() };
+    let (pid, held) =
+        host.first_process(id).map_err(failed("find the first process", &body.dir))?.ok_or_else(gone)?;
     host.take(Step::MoveAgent, |leave| host.cgroups.move_to_agent(leave, id, pid))
         .map_err(failed("move the agent", &body.dir))?;
+    if !lives(&held).map_err(failed("look at the first process", &body.dir))? {
+        return Err(gone());
+    }
     stop::detach(host, &body)
 }
 
