@@ -50,6 +50,8 @@ async fn start(mut config: Config) -> anyhow::Result<()> {
     raise_open_files();
     config.budget = Budget::of(open_files());
     config.limits = config.limits.within(config.budget.connections);
+    // Whoever is at an app needs no token: half of the connections stay for those who show one.
+    config.budget.apps = config.budget.apps.min((config.limits.connections_max / 2).max(1));
     let env = Env::with_patience(config.limits.peer_timeout);
     tracing::info!("{config}");
     let parts = Parts::open(&env, &config)?;

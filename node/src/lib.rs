@@ -31,6 +31,8 @@ pub mod lifecycle;
 pub mod live;
 /// Points at which this daemon may die, by name.
 pub mod milestone;
+/// How many requests and tunnels are at apps.
+pub mod places;
 /// What a space is and what each event makes of it.
 pub mod space;
 /// How many bodies are started at once.

@@ -19,8 +19,8 @@ use drowse_shared::{
 
 /// Files that are no connections of clients: database, logs, listeners, programs.
 const RESERVED_FILES: u64 = 256;
-/// Most files one request takes: its client's connection and those of an agent.
-const FILES_PER_CONNECTION: u64 = 4;
+/// Most files for one connection of a client: itself and those of an agent; and beside it a tunnel to an app, with two.
+const FILES_PER_CONNECTION: u64 = 6;
 
 /// Bad usage: a setting that cannot be read.
 const USAGE: u8 = 64;

@@ -22,7 +22,7 @@ use drowse_shared::{
 use crate::{
     agent_client::process::Place, config::Config, door::metrics::Metrics, exec::keyed::Keyed,
     executor::Executor, fleet::Fleet, kept::Kept, ledger::Ledger, lifecycle::page_out::PageOuts, live::Live,
-    milestone::Milestones, reading::Gauge, space::Space, starts::Starts, tickets::Tickets,
+    milestone::Milestones, places::Places, reading::Gauge, space::Space, starts::Starts, tickets::Tickets,
 };
 
 /// The slot of a name, while it is held.
@@ -54,6 +54,8 @@ pub struct Node {
     pub live: Live,
     /// Whose memory is being given back.
     pub page_outs: Arc<PageOuts>,
+    /// Requests and tunnels that are at apps.
+    pub places: Arc<Places>,
     /// Turns to start.
     pub starts: Starts,
     /// Commands that run once per key.

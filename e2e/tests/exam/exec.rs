@@ -103,20 +103,27 @@ async fn a_client_that_leaves_takes_its_command_along_unless_it_detached_it() {
     let fleet = Fleet::real(1).start().await;
     fleet.acquire("a").await;
     let leaving = fleet.door.apart();
-    let call = tokio::spawn(async move { leaving.exec("a", "sleep 5551 & sleep 5552").await.status });
+    let listens =
+        "import socket, time; s = socket.socket(); s.bind((\"\", 8125)); s.listen(); time.sleep(5551)";
+    let command = format!("sleep 5551 & python3 -c '{listens}' & sleep 5552");
+    let call = tokio::spawn(async move { leaving.exec("a", &command).await.status });
     let count = |pattern: &'static str| {
         let fleet = &fleet;
         async move { fleet.exec("a", &format!("pgrep -f '{pattern}' | wc -l")).await }
     };
     eventually("the command runs", seconds(10), || async {
-        (count("^sleep 555[12]").await == "2").then_some(())
+        // Its port is taken by then.
+        let listens = fleet.exec("a", "grep -c ' 00000000:1FBD ' /proc/net/tcp || true").await;
+        (count("^sleep 555[12]").await == "2" && listens == "1").then_some(())
     })
     .await;
     call.abort();
     eventually("it ended with its client", seconds(10), || async {
-        (count("^sleep 555[12]").await == "0").then_some(())
+        (count("^sleep 555[12]\\|[s]leep(5551)").await == "0").then_some(())
     })
     .await;
+    let bind = "import socket; s = socket.socket(); s.bind((\"\", 8125)); s.listen()";
+    assert_eq!(fleet.exec("a", &format!("python3 -c '{bind}' && echo free")).await, "free");
 
     let leaving = fleet.door.apart();
     let (result, took) = timed(leaving.detach("a", "sleep 5553; echo over > over")).await;

@@ -107,6 +107,10 @@ async fn a_part_of_a_file_is_sent_alone_and_a_file_compressed_for_whoever_asks()
     let said: Value = beyond.json().await.expect("JSON");
     assert_eq!(said["code"], json!(Code::RangeBeyond), "{said}");
 
+    let request = fleet.door.request(Method::POST, &Door::stream_target("readFile", "a", b"file"));
+    let resumed = request.header(header::RANGE, "bytes=3-5").header(header::IF_RANGE, "\"old\"").send().await;
+    assert_eq!(resumed.expect("an answer").status(), 200, "nobody can say that the rest still fits");
+
     let packed = asked(header::ACCEPT_ENCODING, "gzip").await;
     assert_eq!(
         (packed.status().as_u16(), &packed.headers()[header::CONTENT_ENCODING]),

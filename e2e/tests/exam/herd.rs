@@ -122,16 +122,19 @@ async fn a_hundred_who_want_a_sleeping_space_at_once_are_one_wake_and_a_hundred_
 async fn fifty_cold_spaces_wanted_at_once_take_turns_and_all_come() {
     let runtime = Runtime::new("0.05");
     let plan = runtime.under(Fleet::real(1)).node_env("DROWSE_STARTS_MAX", 3);
-    let fleet = plan.start().await;
+    let web = Web::over(plan).await;
+    let fleet = &web.fleet;
     let names: Vec<String> = (0..50).map(|n| format!("cold-{n}")).collect();
-    let (fleet_of, door) = (&fleet, &fleet.door);
+    let door = &fleet.door;
     let making = names.chunks(10).map(|part| async move {
+        let mut ids = Vec::new();
         for name in part {
-            fleet_of.acquire(name).await;
+            ids.push(fleet.acquire(name).await.space.id);
             door.turn("stopSpace", name).await.ok();
         }
+        ids
     });
-    join_all(making).await;
+    let ids = join_all(making).await.concat();
     assert_eq!(runtime.starts().0, 50);
     let waking = names.iter().map(|name| async move {
         let wish = json!({ "name": name, "command": "echo up" });
@@ -142,10 +145,22 @@ async fn fifty_cold_spaces_wanted_at_once_take_turns_and_all_come() {
             return Ok::<_, reqwest::Error>(1);
         }
         ran.refused(&Code::NodeBusy);
-        assert_eq!(fleet_of.exec(name, "echo up").await, "up");
+        assert_eq!(fleet.exec(name, "echo up").await, "up");
         Ok(0)
     });
-    let (first, took) = timed(try_join_all(waking)).await;
+    // Every fifth is wanted by its host as well: an app that starts with its space is waited for.
+    let (asked, door) = (&web, &fleet.door);
+    let knocking = names.iter().zip(&ids).step_by(5).map(|(name, id)| async move {
+        let (label, app) = (format!("8080-{id}"), app(name));
+        let (detached, page) =
+            tokio::join!(door.attempt::<ExecResult>("execCommand", &app), asked.get(&label, "/"));
+        match page.status {
+            200 => assert_eq!(page.body, "up", "{name}"),
+            _ => assert!(page.status == 503 && page.body.contains("node_busy"), "{name}: {}", page.body),
+        }
+        detached.expect("answered").status == 200
+    });
+    let ((first, _), took) = timed(async { tokio::join!(try_join_all(waking), join_all(knocking)) }).await;
     let first: usize = first.expect("every one is answered").into_iter().sum();
     let (all, most) = runtime.starts();
     eprintln!("50 cold spaces: {first} at the first try, {took:?}, {most} at once at most");
@@ -153,7 +168,15 @@ async fn fifty_cold_spaces_wanted_at_once_take_turns_and_all_come() {
     let metrics = fleet.node("n1").door.page("/metrics").await.text();
     assert!(metrics.contains("drowse_node_starts_total{end=\"done\"} 100"), "{metrics}");
     assert!(metrics.contains("drowse_node_starts_waiting 0"), "{metrics}");
-    fleet.end().await;
+    web.fleet.end().await;
+}
+
+/// Starts an app that answers at once.
+fn app(name: &str) -> Value {
+    let app = "use IO::Socket; $s = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => 8080, Listen => 9); \
+               while ($c = $s->accept) { sysread $c, $_, 4096; \
+               print $c \"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\nConnection: close\\r\\n\\r\\nup\"; close $c }";
+    json!({ "name": name, "argv": ["perl", "-e", app], "detach": true })
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

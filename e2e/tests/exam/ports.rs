@@ -212,6 +212,16 @@ async fn an_app_is_asked_what_its_caller_asked_whatever_its_space_did_before() {
     web.fleet.end().await;
 }
 
+/// Everything that comes until this has.
+async fn until(io: &mut TcpStream, end: &str) -> String {
+    let mut got = Vec::new();
+    while !String::from_utf8_lossy(&got).contains(end) {
+        let read = timeout(seconds(20), io.read_buf(&mut got)).await.expect("in time").expect("read");
+        assert!(read > 0, "it ended: {}", String::from_utf8_lossy(&got));
+    }
+    String::from_utf8_lossy(&got).into_owned()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tunnel_is_parked_while_its_space_is_frozen_and_a_byte_wakes_it() {
     let web = Web::start(1).await;
@@ -220,14 +230,6 @@ async fn a_tunnel_is_parked_while_its_space_is_frozen_and_a_byte_wakes_it() {
     let asks =
         format!("GET /ws HTTP/1.1\r\nHost: shop.{DOMAIN}\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
     io.write_all(asks.as_bytes()).await.expect("sent");
-    let mut got = Vec::new();
-    let mut until = async |io: &mut TcpStream, end: &str| {
-        while !String::from_utf8_lossy(&got).contains(end) {
-            let read = timeout(seconds(20), io.read_buf(&mut got)).await.expect("in time").expect("read");
-            assert!(read > 0, "it ended: {}", String::from_utf8_lossy(&got));
-        }
-        String::from_utf8_lossy(&std::mem::take(&mut got)).into_owned()
-    };
     let head = until(&mut io, "hello ").await;
     assert!(head.starts_with("HTTP/1.1 101 ") && head.to_lowercase().contains("upgrade: echo"), "{head}");
     io.write_all(b"one").await.expect("sent");
@@ -282,6 +284,49 @@ async fn whoever_fills_all_places_at_apps_leaves_the_verbs_theirs() {
         (web.get("shop", "/").await.status == 200).then_some(())
     })
     .await;
+    web.fleet.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_fills_all_places_at_the_app_of_one_space_leaves_other_spaces_theirs() {
+    let web = Web::over(Fleet::real(1).node_env("DROWSE_CONNECTIONS_MAX", 64)).await;
+    web.app("shop").await;
+    web.app("other").await;
+    let asks =
+        format!("GET /ws HTTP/1.1\r\nHost: shop.{DOMAIN}\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
+    let mut held = Vec::new();
+    for _ in 0..16 {
+        let mut io = web.connect().await;
+        io.write_all(asks.as_bytes()).await.expect("sent");
+        assert!(until(&mut io, "hello").await.contains("101"));
+        held.push(io);
+    }
+    let mut one_more = web.connect().await;
+    one_more.write_all(asks.as_bytes()).await.expect("sent");
+    let refused = until(&mut one_more, "too_many_connections").await;
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+    assert_eq!(web.get("other", "/").await.status, 200);
+    drop(held);
+    eventually("there is room again", seconds(20), || async {
+        (web.get("shop", "/").await.status == 200).then_some(())
+    })
+    .await;
+    web.fleet.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_died_unseen_is_started_by_nobody_who_may_not_wake_its_space() {
+    let web = Web::start(1).await;
+    let id = web.app("shop").await;
+    web.policy("shop", json!({ "wakeOn": "none" })).await;
+    assert_eq!(web.get("shop", "/").await.status, 200, "it is awake");
+    let pid = std::fs::read_to_string(web.fleet.ground.run.join("0").join(&id).join("bundle/pid"));
+    let pid = pid.expect("it runs").parse().ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("we are root");
+    for _ in 0..3 {
+        assert_eq!(web.knock("shop", "/", "").await, (503, "space_asleep".to_owned()));
+    }
+    assert_eq!(web.fleet.get("shop").await.state, State::Stopped);
     web.fleet.end().await;
 }
 

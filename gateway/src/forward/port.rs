@@ -8,7 +8,10 @@ use drowse_shared::{
         Code, Error,
         headers::{ANSWER, Expect},
     },
-    http::{Peer as Caller, hop},
+    http::{
+        Peer as Caller, hop,
+        pace::{Pace, Paced},
+    },
     id::RequestId,
     name::SpaceRef,
     select_biased,
@@ -109,10 +112,12 @@ impl Asked {
     /// Sends it to the node that holds the space.
     pub(crate) async fn send(&self, nodes: &Nodes, peer: &Peer, hit: &Hit, body: Body) -> Came {
         let Ok(place) = nodes.app_places.clone().try_acquire_owned() else { return Came::Busy };
+        let pace = Pace::default();
+        let body = Body::new(Paced::new(body, HEAD, pace.clone()));
         let sent = async { nodes.peers.send(self.request(peer, &nodes.peers, hit, body)?).await };
         let sent = select_biased! {
             sent = sent => sent,
-            () = tokio::time::sleep(HEAD) => Err(Failure::Cut(format!("no answer within {HEAD:?}"))),
+            () = pace.quiet(HEAD) => Err(Failure::Cut(format!("no answer within {HEAD:?}"))),
             () = watch(nodes, peer) => Err(Failure::Cut("it stopped answering".to_owned())),
         };
         match sent {

@@ -13,7 +13,11 @@ use drowse_shared::{
         Code, Error,
         headers::{ANSWER, CREDENTIAL, PORT, strip_ours},
     },
-    http::{hop, tunnel, why},
+    http::{
+        hop,
+        pace::{Pace, Paced},
+        tunnel, why,
+    },
     seams::BoxIo,
     select_biased,
 };
@@ -24,7 +28,7 @@ use tokio::time::Instant;
 
 use super::expect;
 use crate::{
-    lifecycle::wake::{self, User},
+    lifecycle::wake::{self, Look, User},
     node::Node,
     space::Space,
 };
@@ -39,7 +43,7 @@ mod knock;
 
 /// The word for these requests where spaces say why they are awake.
 const VERB: &str = "port";
-/// Longest wait for the head of an app's answer.
+/// Longest wait for the head of an app's answer, from when the app took the last of the request.
 const HEAD: Duration = Duration::from_secs(300);
 /// How long a listener is waited for after its space was woken.
 const LISTENER: Duration = Duration::from_secs(10);
@@ -69,10 +73,13 @@ async fn serve(node: &Arc<Node>, mut request: Request, port: &HeaderValue) -> Re
     let knock = Knock::new(request.headers(), request.uri().path(), port, &node.config.token);
     let may = |space: &Space, look| knock.admits(space, look, &node.live);
     let (space, _) = wake::used_if(node, &space, User::Port(port), may).await?;
-    let io = dial(node, &space, port).await?;
+    let place = node.places.take(space.id)?;
+    let io = dial(node, &space, port, may).await?;
     let near = hyper::upgrade::on(&mut request);
     let asks = hop::upgrade(request.headers());
     let (parts, body) = request.into_parts();
+    let pace = Pace::default();
+    let body = Body::new(Paced::new(body, HEAD, pace.clone()));
     let mut headers = plain(parts.headers);
     hop::set_framing(&mut headers, &body);
     let mut onward = http::Request::new(body);
@@ -84,7 +91,7 @@ async fn serve(node: &Arc<Node>, mut request: Request, port: &HeaderValue) -> Re
     }
     let shown = format!("request for port {port}");
     let guard = node.live.run(space.id, shown, node.env.clock.wall());
-    let io = TokioIo::new(Awake::new(io, node.clone(), &space, knock.of_a_tunnel()));
+    let io = TokioIo::new(Awake::new(io, node.clone(), &space, knock.of_a_tunnel(), place));
     let (mut app, connection) = http1::handshake::<_, Body>(io).await.map_err(|error| broke(port, &error))?;
     node.env.spawn("app", async move {
         if let Err(error) = connection.with_upgrades().await {
@@ -93,7 +100,7 @@ async fn serve(node: &Arc<Node>, mut request: Request, port: &HeaderValue) -> Re
     });
     let answer = select_biased! {
         answer = app.send_request(onward) => answer.map_err(|error| broke(port, &error))?,
-        () = tokio::time::sleep(HEAD) => {
+        () = pace.quiet(HEAD) => {
             let message = format!("the app on port {port} did not answer within {} s", HEAD.as_secs());
             return Err(Error::new(Code::TimedOut, message));
         }
@@ -140,7 +147,12 @@ fn target(uri: &Uri) -> Uri {
 }
 
 /// A connection to a listener inside, which a space that was just woken may still be about to open.
-async fn dial(node: &Arc<Node>, space: &Space, port: u16) -> Result<BoxIo, Error> {
+async fn dial(
+    node: &Arc<Node>,
+    space: &Space,
+    port: u16,
+    may: impl Fn(&Space, Look) -> Result<(), Error>,
+) -> Result<BoxIo, Error> {
     let mut revived = false;
     let began = Instant::now();
     loop {
@@ -151,7 +163,7 @@ async fn dial(node: &Arc<Node>, space: &Space, port: u16) -> Result<BoxIo, Error
         match why.kind() {
             io::ErrorKind::NotFound if !revived => {
                 revived = true;
-                wake::revive(node, space, &why, User::Port(port)).await?;
+                wake::revive_if(node, space, &why, User::Port(port), &may).await?;
             }
             io::ErrorKind::ConnectionRefused
                 if began.elapsed() < LISTENER

@@ -169,6 +169,20 @@ pub async fn revive(
     why: &std::io::Error,
     user: impl Into<User>,
 ) -> Result<(Space, Option<Resumed>), Error> {
+    revive_if(node, space, why, user, |_, _| Ok(())).await
+}
+
+/// The same, unless `may` refuses to wake what died.
+///
+/// # Errors
+/// As [`revive`], and what `may` says.
+pub async fn revive_if(
+    node: &Arc<Node>,
+    space: &Space,
+    why: &std::io::Error,
+    user: impl Into<User>,
+    may: impl Fn(&Space, Look) -> Result<(), Error>,
+) -> Result<(Space, Option<Resumed>), Error> {
     let user = user.into();
     let reference = SpaceRef::Id(space.id);
     let (slot, row) = node.hold(&reference, Duration::from_secs(WAIT_SECONDS)).await?;
@@ -197,5 +211,5 @@ pub async fn revive(
     });
     let is = settled.await?.state.word();
     tracing::warn!(space = %space.id, %is, "the body of a space ended by itself");
-    used(node, &reference, user).await
+    used_if(node, &reference, user, may).await
 }

@@ -24,6 +24,7 @@ use crate::{
         wake::{self, User},
     },
     node::Node,
+    places::Place,
     space::Space,
 };
 
@@ -35,13 +36,14 @@ pub(super) struct Awake {
     knock: Knock,
     usage: Usage,
     waking: Option<BoxFuture<'static, io::Result<()>>>,
+    _place: Place,
 }
 
 impl Awake {
     /// Over a connection into a space that was just used.
-    pub(super) fn new(io: BoxIo, node: Arc<Node>, space: &Space, knock: Knock) -> Self {
+    pub(super) fn new(io: BoxIo, node: Arc<Node>, space: &Space, knock: Knock, place: Place) -> Self {
         let usage = Usage::now(&node, space.id);
-        Self { io, node, id: space.id, name: space.name.clone(), knock, usage, waking: None }
+        Self { io, node, id: space.id, name: space.name.clone(), knock, usage, waking: None, _place: place }
     }
 
     /// Ready once the space is awake.
