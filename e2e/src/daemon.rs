@@ -2,6 +2,8 @@ use std::{
     collections::BTreeMap,
     fs::{self, OpenOptions},
     io::{Read, Seek, SeekFrom},
+    net::TcpListener,
+    os::fd::OwnedFd,
     process::{Child, Command, ExitStatus, Stdio},
     time::Duration,
 };
@@ -25,6 +27,8 @@ pub struct Daemon {
     child: Option<Child>,
     /// The program it is started under, and its words.
     under: Vec<String>,
+    /// A listening socket that is handed to it.
+    socket: Option<TcpListener>,
 }
 
 /// The folder of the profile that this test was built with, where the product's binaries are too.
@@ -58,7 +62,15 @@ impl Daemon {
             "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
         );
         env.insert("RUST_BACKTRACE".to_owned(), "1".to_owned());
-        Self { name: name.to_owned(), env, binary: binary(program), log, child: None, under: Vec::new() }
+        Self {
+            name: name.to_owned(),
+            env,
+            binary: binary(program),
+            log,
+            child: None,
+            under: Vec::new(),
+            socket: None,
+        }
     }
 
     /// Changes a setting for the next start.
@@ -80,6 +92,16 @@ impl Daemon {
         self.under = vec!["prlimit".to_owned(), format!("--nofile={files}:{files}")];
     }
 
+    /// Hands it a listening socket from the next start on, as a supervisor does.
+    ///
+    /// # Panics
+    /// When no descriptor is left.
+    pub fn inherit(&mut self, socket: &TcpListener) {
+        self.socket = Some(socket.try_clone().expect("a descriptor is left"));
+        let hand_over = r#"exec 3<&0 </dev/null; export LISTEN_FDS=1 LISTEN_PID=$$; exec "$0""#;
+        self.under = ["sh", "-c", hand_over].map(str::to_owned).to_vec();
+    }
+
     /// Starts it.
     ///
     /// # Panics
@@ -99,12 +121,17 @@ impl Daemon {
             .env_clear()
             .envs(&self.env)
             .current_dir("/")
-            .stdin(Stdio::null())
+            .stdin(self.stdin())
             .stdout(out)
             .stderr(err)
             .spawn()
             .unwrap_or_else(|e| panic!("{}: {e}", self.binary));
         self.child = Some(child);
+    }
+
+    fn stdin(&self) -> Stdio {
+        let Some(socket) = &self.socket else { return Stdio::null() };
+        OwnedFd::from(socket.try_clone().expect("a descriptor is left")).into()
     }
 
     /// Whether it runs.

@@ -6,8 +6,9 @@ use clap::Parser as _;
 use drowse_gateway::{Budget, Config, Parts, config::Args, run};
 use drowse_shared::{
     limits::{open_files, raise_open_files},
-    seams::Env,
+    seams::{Env, inherited},
     shutdown::{Shutdown, signalled},
+    supervisor::{Given, Supervisor},
     telemetry,
 };
 
@@ -52,9 +53,15 @@ async fn start(mut config: Config) -> anyhow::Result<()> {
     config.limits = config.limits.within(config.budget.connections);
     // Whoever is at an app needs no token: half of the connections stay for those who show one.
     config.budget.apps = config.budget.apps.min((config.limits.connections_max / 2).max(1));
-    let env = Env::with_patience(config.limits.peer_timeout);
+    let patience = config.limits.peer_timeout;
+    let mut env = Env::with_patience(patience);
     tracing::info!("{config}");
-    let parts = Parts::open(&env, &config)?;
+    let given = Given::read();
+    if let Some(socket) = inherited(given.sockets)? {
+        env = env.inheriting(socket, patience);
+    }
+    let mut parts = Parts::open(&env, &config)?;
+    parts.supervisor = Supervisor::of(&given);
     let shutdown = Shutdown::new();
     let signal = shutdown.clone();
     env.spawn("signals", async move {

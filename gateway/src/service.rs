@@ -11,6 +11,7 @@ use drowse_shared::{
     seams::{Counts, Env},
     shutdown::{GRACE, Shutdown},
     slots::{QUEUE_MAX, Slots},
+    supervisor::Supervisor,
     throttle::Throttle,
     watchdog::Watchdog,
 };
@@ -75,6 +76,8 @@ pub struct Parts {
     pub lock: Option<SingleWriter>,
     /// Is told the address once it is bound.
     pub ready: Option<oneshot::Sender<String>>,
+    /// Who started it.
+    pub supervisor: Supervisor,
 }
 
 impl Parts {
@@ -87,7 +90,12 @@ impl Parts {
             .map_err(|source| Error::State { path: config.state.clone(), source })?;
         let path = config.state.join(crate::db::FILE);
         let lock = SingleWriter::acquire(&path, "DROWSE_STATE")?;
-        Ok(Self { db: crate::db::open(env, &path)?, lock: Some(lock), ready: None })
+        Ok(Self {
+            db: crate::db::open(env, &path)?,
+            lock: Some(lock),
+            ready: None,
+            supervisor: Supervisor::default(),
+        })
     }
 
     /// Uses a connection that is already open, as a simulation does.
@@ -95,7 +103,8 @@ impl Parts {
     /// # Errors
     /// When it cannot be brought to this version's shape.
     pub fn over(env: &Env, connection: rusqlite::Connection) -> Result<Self, Error> {
-        Ok(Self { db: Db::over(env, connection, &crate::db::migrations())?, lock: None, ready: None })
+        let db = Db::over(env, connection, &crate::db::migrations())?;
+        Ok(Self { db, lock: None, ready: None, supervisor: Supervisor::default() })
     }
 }
 
@@ -171,7 +180,7 @@ impl Gateway {
 /// # Errors
 /// When it cannot start.
 pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> Result<(), Error> {
-    let Parts { db, lock, ready } = parts;
+    let Parts { db, lock, ready, supervisor } = parts;
     let (env, counts) = env.counted();
     let db = db.through(&env);
     let fleet = Arc::new(Fleet::open(&env, db.clone(), config.gates, config.new_fleet).await?);
@@ -185,12 +194,14 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
         .map_err(|source| Error::Listen { address: config.listen.clone(), source })?;
     let address = listener.local();
     tracing::info!(address, "listening");
+    let watchdog = Watchdog::default();
+    env.spawn("watchdog", watchdog.clone().run(shutdown.clone()));
+    supervisor.serves(format!("serves at {address}"));
+    env.spawn("supervisor", supervisor.attend(watchdog.clone(), shutdown.clone()));
     if let Some(ready) = ready {
         // Nobody may be waiting for it.
         let _ = ready.send(address);
     }
-    let watchdog = Watchdog::default();
-    env.spawn("watchdog", watchdog.clone().run(shutdown.clone()));
     let pulse = watchdog.watch("database", db::TURN);
     let probed = move || {
         let db = db.clone();

@@ -14,6 +14,7 @@ use drowse_shared::{
     limits::{open_files, raise_open_files},
     seams::Env,
     shutdown::{Shutdown, signalled},
+    supervisor::{Given, Supervisor},
     telemetry,
 };
 
@@ -71,7 +72,8 @@ fn start(mut config: Config) -> anyhow::Result<()> {
     let ended = runtime.block_on(async {
         tracing::info!("{config}");
         let env = Env::with_patience(config.limits.peer_timeout);
-        let parts = Parts::open(&env, &config)?;
+        let mut parts = Parts::open(&env, &config)?;
+        parts.supervisor = Supervisor::of(&Given::read());
         let shutdown = Shutdown::new();
         let signal = shutdown.clone();
         env.spawn("signals", async move {

@@ -10,6 +10,7 @@ use drowse_shared::{
     seams::{Accept, BoxFuture, Env},
     shutdown::{GRACE, Shutdown},
     slots::{QUEUE_MAX, Slots},
+    supervisor::Supervisor,
     throttle::Throttle,
     watchdog::Watchdog,
 };
@@ -52,6 +53,8 @@ pub struct Parts {
     pub meter: Arc<dyn Meter>,
     /// Sees what is done to spaces; nobody in production.
     pub milestones: Arc<dyn Milestones>,
+    /// Who started it.
+    pub supervisor: Supervisor,
 }
 
 impl Parts {
@@ -82,7 +85,8 @@ impl Parts {
                 })
             }),
         };
-        Ok(Self { database: Database::File, executor, meter: Arc::new(meter), milestones })
+        let supervisor = Supervisor::default();
+        Ok(Self { database: Database::File, executor, meter: Arc::new(meter), milestones, supervisor })
     }
 
     /// Parts over an executor that is already there.
@@ -92,6 +96,7 @@ impl Parts {
             executor: Box::new(|_| Box::pin(async move { Ok(executor) })),
             meter,
             milestones: unwatched(),
+            supervisor: Supervisor::default(),
         }
     }
 }
@@ -141,6 +146,7 @@ pub struct Built {
     /// What reconcile left for later.
     pub left: reconcile::Leftovers,
     early: Option<Box<dyn Accept>>,
+    supervisor: Supervisor,
 }
 
 /// Runs a node until `shutdown` says stop. Bodies go on afterwards; the next life finds them.
@@ -148,8 +154,9 @@ pub struct Built {
 /// # Errors
 /// Why it did not start.
 pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> Result<(), Error> {
-    let Built { node, early, left } = build(env, config, parts, shutdown.clone()).await?;
-    serve_until_told(&node, early, left).await?;
+    let built = build(env, config, parts, shutdown.clone()).await?;
+    let node = built.node.clone();
+    serve_until_told(built).await?;
     if !shutdown.finish(GRACE).await {
         tracing::warn!("what still ran after {GRACE:?} was cut; spaces run on and are found again");
     }
@@ -164,6 +171,9 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
 /// Why it cannot start.
 pub async fn build(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> Result<Built, Error> {
     let (env, counts) = env.counted();
+    let (supervisor, watchdog) = (parts.supervisor, Watchdog::default());
+    supervisor.starts("finding its spaces");
+    env.spawn("supervisor", supervisor.clone().attend(watchdog.clone(), shutdown.clone()));
     note::refuse(&config.state, None)?;
     let ledger = Ledger::open(&env, &config.state, parts.database).await?;
     let written = identity::written(&ledger, &config.state).await?;
@@ -197,7 +207,7 @@ pub async fn build(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -
         milestones: parts.milestones,
         gauge: Gauge::new(parts.meter),
         shutdown,
-        watchdog: Watchdog::default(),
+        watchdog,
         env,
         endpoint,
         ledger_id,
@@ -211,14 +221,11 @@ pub async fn build(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -
         Some(found) => reconcile::boot(&node, found).await?,
         None => reconcile::Leftovers::default(),
     };
-    Ok(Built { node, left, early })
+    Ok(Built { node, left, early, supervisor })
 }
 
-async fn serve_until_told(
-    node: &Arc<Node>,
-    early: Option<Box<dyn Accept>>,
-    left: reconcile::Leftovers,
-) -> Result<(), Error> {
+async fn serve_until_told(built: Built) -> Result<(), Error> {
+    let Built { node, early, left, supervisor } = built;
     if early.is_none() {
         // A node that could not listen later must not become one of the fleet first.
         drop(bind(&node.env, &node.config).await?);
@@ -237,6 +244,7 @@ async fn serve_until_told(
     }
     if !node.fleet.is_configured() {
         tracing::info!("waiting for a gateway to hand out the fleet's configuration before listening");
+        supervisor.starts("waiting for a gateway to hand out the fleet's configuration");
     }
     drowse_shared::select_biased! {
         () = node.shutdown.stopping() => return Ok(()),
@@ -247,6 +255,7 @@ async fn serve_until_told(
         None => bind(&node.env, &node.config).await?,
     };
     tracing::info!(address = listener.local(), endpoint = node.endpoint, "listening");
+    supervisor.serves(format!("serves at {}", listener.local()));
     node.env.spawn("tend", reconcile::tend(node.clone(), left));
     node.env.spawn("agents", renew::run(node.clone()));
     node.env.spawn("keys", keyed::tend(node.clone()));

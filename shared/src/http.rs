@@ -37,6 +37,8 @@ pub mod hop;
 mod limits;
 /// Bodies that may pause, but not for ever.
 pub mod pace;
+/// The last words on a websocket.
+mod parting;
 /// The server.
 mod serve;
 /// Connections whose other side stands still.
@@ -54,10 +56,6 @@ use stall::Stalling;
 
 /// Longest wait for a connection to a peer.
 pub const CONNECT: Duration = Duration::from_secs(10);
-
-/// Who opened the connection, as `host:port`; an extension of every request.
-#[derive(Debug, Clone)]
-pub struct Peer(pub String);
 
 /// An HTTP/1.1 client with a pool of connections per peer. Only `http://` endpoints are reached.
 pub type HttpClient<B> = Client<Connector, B>;

@@ -30,6 +30,8 @@ pub mod seams;
 pub mod shutdown;
 /// Keyed FIFO slots: verbs about one name happen one after another.
 pub mod slots;
+/// Whoever started a daemon: when it serves, that it moves, that it ends.
+pub mod supervisor;
 /// Logs.
 pub mod telemetry;
 /// Lines that repeat.

@@ -12,10 +12,13 @@ use uuid::{NoContext, Uuid};
 
 /// What a daemon has open.
 mod counted;
+/// A listening socket that was handed over.
+mod inherited;
 /// The seams of the machine itself.
 mod real;
 
 pub use counted::Counts;
+pub use inherited::{Error as InheritedError, inherited};
 pub use real::PEER_TIMEOUT;
 
 /// A boxed future, as seams return it.
@@ -36,10 +39,19 @@ pub trait Net: Send + Sync {
     fn bind(&self, at: &str) -> BoxFuture<'static, io::Result<Box<dyn Accept>>>;
 }
 
+/// Who opened a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// As `host:port`.
+    pub address: String,
+    /// Whether it is on this machine: at loopback, or at the very address that it reached.
+    pub is_near: bool,
+}
+
 /// A listening socket.
 pub trait Accept: Send {
     /// The next connection and who opened it.
-    fn accept(&mut self) -> BoxFuture<'_, io::Result<(BoxIo, String)>>;
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<(BoxIo, Caller)>>;
     /// The address that was bound, as `host:port`.
     fn local(&self) -> String;
 }

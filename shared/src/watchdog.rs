@@ -2,7 +2,8 @@
 //!
 //! Whoever loops for the life of a daemon holds a `Pulse` and says at each step where it is, or that it rests. A loop that stays at
 //! one step longer than it said it may is reported once, with the step and what it was about, and once more when it goes
-//! on. Nothing is restarted: a loop that is cut at an unknown place would be a second fault.
+//! on. Nothing is restarted from here: a loop that is cut at an unknown place would be a second fault. A supervisor that waits for
+//! signs of life gets none meanwhile, and may start the daemon anew, as after any crash.
 
 use std::{
     collections::BTreeMap,

@@ -18,7 +18,7 @@ use drowse_node::{
     reading,
     service::oci_config,
 };
-use drowse_shared::{id::LedgerId, seams::Env, shutdown::Shutdown, token::Token};
+use drowse_shared::{id::LedgerId, seams::Env, shutdown::Shutdown, supervisor::Supervisor, token::Token};
 use serde::Deserialize;
 use tokio::task::JoinSet;
 
@@ -91,6 +91,7 @@ pub(super) fn start(
         }),
         meter: Arc::new(meter),
         milestones: unwatched(),
+        supervisor: Supervisor::default(),
     };
     let (env, shutdown, id) = (env.clone(), shutdown.clone(), settings.id.to_owned());
     daemons.spawn(async move {

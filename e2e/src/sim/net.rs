@@ -1,6 +1,6 @@
 use std::{collections::VecDeque, io, sync::Arc};
 
-use drowse_shared::seams::{Accept, BoxFuture, BoxIo, Net};
+use drowse_shared::seams::{Accept, BoxFuture, BoxIo, Caller, Net};
 use tokio::{
     sync::Notify,
     time::{sleep, timeout},
@@ -148,7 +148,7 @@ struct Ear {
 }
 
 impl Accept for Ear {
-    fn accept(&mut self) -> BoxFuture<'_, io::Result<(BoxIo, String)>> {
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<(BoxIo, Caller)>> {
         Box::pin(async move {
             loop {
                 if self.life.is_dead() {
@@ -157,7 +157,7 @@ impl Accept for Ear {
                 let next = self.world.lock().listeners.get_mut(&self.local).and_then(|l| l.queue.pop_front());
                 if let Some((connection, peer)) = next {
                     let stream = Stream::new(&self.world, &self.life, connection, 1);
-                    return Ok((Box::new(stream) as BoxIo, peer));
+                    return Ok((Box::new(stream) as BoxIo, Caller { address: peer, is_near: false }));
                 }
                 self.arrived.notified().await;
             }

@@ -7,6 +7,7 @@ use drowse_shared::{
     http::hop,
     id::{RequestId, Ticket},
     name::SpaceRef,
+    seams::Caller,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -37,7 +38,7 @@ pub(crate) fn strip_internal(headers: &mut HeaderMap) {
 /// Makes a caller's headers those of a forward.
 pub(super) fn forwarded(
     headers: &mut HeaderMap,
-    peer: Option<&str>,
+    caller: Option<&Caller>,
     bearer: HeaderValue,
     request_id: &RequestId,
     space: &SpaceRef,
@@ -49,7 +50,7 @@ pub(super) fn forwarded(
     headers.remove(header::CONTENT_LENGTH);
     headers.remove(header::EXPECT);
     let host = headers.remove(header::HOST);
-    rebuild(headers, peer, host);
+    rebuild(headers, caller, host);
     headers.insert(header::AUTHORIZATION, bearer);
     headers.insert(FORWARDED, HeaderValue::from_static("1"));
     let mut set = |name: &'static str, text: String| {
@@ -69,7 +70,7 @@ pub(super) fn forwarded(
 /// Makes a caller's headers those of a request for a port: what the app is to see stays as it was.
 pub(super) fn ported(
     headers: &mut HeaderMap,
-    peer: Option<&str>,
+    caller: Option<&Caller>,
     bearer: HeaderValue,
     request_id: &RequestId,
     found: (&SpaceRef, Expect),
@@ -89,7 +90,7 @@ pub(super) fn ported(
     }
     headers.remove(header::CONTENT_LENGTH);
     headers.remove(header::EXPECT);
-    rebuild(headers, peer, host.cloned());
+    rebuild(headers, caller, host.cloned());
     headers.insert(CREDENTIAL, bearer);
     headers.insert(FORWARDED, HeaderValue::from_static("1"));
     headers.insert(PORT, HeaderValue::from(port));
@@ -106,10 +107,10 @@ pub(super) fn ported(
 }
 
 /// Only a proxy on this machine, which ends TLS for us, is believed about who called.
-fn rebuild(headers: &mut HeaderMap, peer: Option<&str>, host: Option<HeaderValue>) {
-    let address =
-        peer.and_then(|peer| peer.rsplit_once(':')).map_or("", |(host, _)| host.trim_matches(['[', ']']));
-    let local = address.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
+fn rebuild(headers: &mut HeaderMap, caller: Option<&Caller>, host: Option<HeaderValue>) {
+    let address = caller.and_then(|caller| caller.address.rsplit_once(':'));
+    let address = address.map_or("", |(host, _)| host.trim_matches(['[', ']']));
+    let local = caller.is_some_and(|caller| caller.is_near);
     headers.remove(header::FORWARDED);
     if !local {
         headers.remove(X_FORWARDED_FOR);
@@ -159,7 +160,7 @@ mod tests {
         let id = RequestId::mint(&Env::real());
         forwarded(
             &mut headers,
-            Some("203.0.113.9:41000"),
+            Some(&Caller { address: "203.0.113.9:41000".to_owned(), is_near: false }),
             "Bearer ours".parse().expect("v"),
             &id,
             &space,
@@ -198,7 +199,8 @@ mod tests {
     #[test]
     fn a_local_proxy_is_believed_about_its_caller() {
         let mut headers = map(&[("x-forwarded-for", "198.51.100.4"), ("x-forwarded-proto", "https")]);
-        rebuild(&mut headers, Some("[::1]:5000"), None);
+        let caller = Caller { address: "[::1]:5000".to_owned(), is_near: true };
+        rebuild(&mut headers, Some(&caller), None);
         assert_eq!(headers["x-forwarded-for"], "198.51.100.4, ::1");
         assert_eq!(headers["x-forwarded-proto"], "https");
     }

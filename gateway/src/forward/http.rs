@@ -16,14 +16,13 @@ use bytes::Bytes;
 use drowse_shared::{
     api::{Code, Error},
     http::{
-        Peer as Caller,
         deadline::{self, Keeper},
         hop,
         pace::Pace,
     },
     id::RequestId,
     name::SpaceRef,
-    seams::BoxFuture,
+    seams::{BoxFuture, Caller},
     select_biased,
 };
 use http::{Request, StatusCode, request::Parts};
@@ -107,7 +106,7 @@ impl Head {
     ) -> Result<Request<Body>, Failure> {
         let mut headers = self.headers.clone();
         let upgrade = self.near.as_ref().and_then(|_| hop::upgrade(&headers));
-        let caller = self.caller.as_ref().map(|caller| caller.0.as_str());
+        let caller = self.caller.as_ref();
         headers::forwarded(&mut headers, caller, peers.bearer(), &self.request_id, &self.space, belief);
         if let Some(to) = upgrade {
             hop::set_upgrade(&mut headers, to);

@@ -9,11 +9,12 @@ use drowse_shared::{
         headers::{ANSWER, Expect},
     },
     http::{
-        Peer as Caller, hop,
+        hop,
         pace::{Pace, Paced},
     },
     id::RequestId,
     name::SpaceRef,
+    seams::Caller,
     select_biased,
 };
 use http::{HeaderValue, Request, StatusCode, header, request::Parts};
@@ -88,7 +89,7 @@ impl Asked {
 
     fn request(&self, peer: &Peer, peers: &Peers, hit: &Hit, body: Body) -> Result<Request<Body>, Failure> {
         let mut headers = self.headers.clone();
-        let caller = self.caller.as_ref().map(|caller| caller.0.as_str());
+        let caller = self.caller.as_ref();
         let expect = Expect { id: Some(hit.id), epoch: Some(hit.epoch) };
         let found = (&self.space, expect);
         headers::ported(

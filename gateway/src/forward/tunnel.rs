@@ -6,6 +6,7 @@ use drowse_shared::{
     seams::{BoxFuture, Env},
     shutdown::Shutdown,
 };
+use http::HeaderValue;
 use hyper::{body::Incoming, upgrade::OnUpgrade};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -14,6 +15,7 @@ use crate::{metrics::Metrics, service::Gateway};
 /// The far side of a tunnel.
 pub(crate) struct Tunnel {
     far: OnUpgrade,
+    to: Option<HeaderValue>,
     lost: BoxFuture<'static, ()>,
     place: OwnedSemaphorePermit,
 }
@@ -29,10 +31,10 @@ impl Tunnel {
         let granted = hop::upgrade(response.headers());
         let mut response = response.map(|_| Body::empty());
         hop::strip_for_streams(response.headers_mut());
-        if let Some(to) = granted {
+        if let Some(to) = granted.clone() {
             hop::set_upgrade(response.headers_mut(), to);
         }
-        (response, Self { far, lost, place })
+        (response, Self { far, to: granted, lost, place })
     }
 
     /// Joins it with the caller's side until either ends or the node is lost.
@@ -44,13 +46,13 @@ impl Tunnel {
         near: OnUpgrade,
         ended: impl FnOnce(tunnel::End) + Send + 'static,
     ) {
-        let Self { far, lost, place } = self;
+        let Self { far, to, lost, place } = self;
         // It keeps its place among what is at nodes until it ends.
         let lost = async move {
             let _place = place;
             lost.await;
         };
-        tunnel::open(env, shutdown, near, far, lost, ended);
+        tunnel::open(env, shutdown, near, (far, to.as_ref()), lost, ended);
     }
 }
 

@@ -126,10 +126,10 @@ fn answered(
         let message = format!("the app on port {port} changed the protocol without being asked");
         return Err(Error::new(Code::AppBroke, message));
     };
-    hop::set_upgrade(&mut parts.headers, to);
+    hop::set_upgrade(&mut parts.headers, to.clone());
     let metered = node.clone();
     let ended = move |end: tunnel::End| metered.metrics.tunnel(end.as_str());
-    tunnel::open(&node.env, &node.shutdown, near, far, std::future::pending(), ended);
+    tunnel::open(&node.env, &node.shutdown, near, (far, Some(&to)), std::future::pending(), ended);
     Ok(Response::from_parts(parts, Body::empty()))
 }
 

@@ -16,10 +16,11 @@ use http::{HeaderValue, header};
 use http_body::{Frame, SizeHint};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
 
 use super::{
-    Limits, Peer, farewell,
+    Limits, farewell,
     framed::Framed,
     framing::Fault,
     stall::Stalling,
@@ -27,7 +28,7 @@ use super::{
 };
 use crate::{
     api::{Code, Error},
-    seams::{Accept, BoxIo, Env},
+    seams::{Accept, BoxIo, Caller, Env},
     shutdown::Shutdown,
 };
 
@@ -35,6 +36,8 @@ use crate::{
 const REFUSALS_MAX: usize = 64;
 /// Largest head of a request, and most that is read ahead of one: what a connection holds of a client that nobody knows yet.
 pub(super) const HEAD_BYTES_MAX: usize = 64 << 10;
+/// How long a connection that was accepted just before the end may take to say what it wants.
+const FIRST_WORD: Duration = Duration::from_secs(1);
 /// Pause after an accept that failed, as when descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -50,10 +53,10 @@ pub async fn serve(env: Env, mut listener: Box<dyn Accept>, app: Router, limits:
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((io, peer)) => match room.clone().try_acquire_owned() {
+            Ok((io, caller)) => match room.clone().try_acquire_owned() {
                 Ok(place) => {
                     let served = Served { app: app.clone(), limits, shutdown: shutdown.clone(), place };
-                    env.spawn("connection", connection(io, served, peer));
+                    env.spawn("connection", connection(io, served, caller));
                 }
                 Err(_) => refuse(&env, io, &refusals, limits, &shutdown),
             },
@@ -88,15 +91,18 @@ struct Served {
     place: OwnedSemaphorePermit,
 }
 
-async fn connection(io: BoxIo, served: Served, peer: String) {
+/// Whoever opened it is an extension of every request.
+async fn connection(io: BoxIo, served: Served, caller: Caller) {
     let Served { app, limits, shutdown, place: _place } = served;
     let _running = shutdown.running();
-    let peer = Peer(peer);
     let turn = Turn::default();
     let turns = turn.clone();
+    let begun = CancellationToken::new();
+    let begins = begun.clone();
     let service = hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
         let serving = turns.serve();
-        request.extensions_mut().insert(peer.clone());
+        begins.cancel();
+        request.extensions_mut().insert(caller.clone());
         // An upgrade is none in HTTP/1.0.
         let asks = request.headers().contains_key(header::UPGRADE);
         if asks && request.version() < http::Version::HTTP_11 {
@@ -131,10 +137,21 @@ async fn connection(io: BoxIo, served: Served, peer: String) {
     let ended = crate::select_biased! {
         ended = &mut served => ended,
         () = shutdown.stopping() => {
-            Pin::new(&mut served).graceful_shutdown();
-            crate::select_biased! {
-                ended = &mut served => ended,
-                () = shutdown.cutting() => return,
+            // Who has only just come would be left without a word.
+            let first = crate::select_biased! {
+                ended = &mut served => Some(ended),
+                () = begun.cancelled() => None,
+                () = tokio::time::sleep(FIRST_WORD) => None,
+            };
+            match first {
+                Some(ended) => ended,
+                None => {
+                    Pin::new(&mut served).graceful_shutdown();
+                    crate::select_biased! {
+                        ended = &mut served => ended,
+                        () = shutdown.cutting() => return,
+                    }
+                }
             }
         }
     };

@@ -2,10 +2,15 @@
 
 use std::{io, time::Duration};
 
+use http::HeaderValue;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use crate::{seams::Env, shutdown::Shutdown};
+use super::parting::Parting;
+use crate::{
+    seams::{BoxFuture, Env},
+    shutdown::Shutdown,
+};
 
 /// Longest wait for both sides to be handed over after 101 was said.
 const HANDOVER: Duration = Duration::from_secs(10);
@@ -21,6 +26,8 @@ pub enum End {
     Broken,
     /// The node at its other end is lost.
     Lost,
+    /// The daemon ends, and the websocket was told so.
+    Restarted,
     /// The daemon ends.
     Cut,
 }
@@ -33,6 +40,7 @@ impl End {
             Self::Vanished => "vanished",
             Self::Broken => "broken",
             Self::Lost => "lost",
+            Self::Restarted => "restarted",
             Self::Cut => "cut",
         }
     }
@@ -48,21 +56,25 @@ impl End {
 }
 
 /// Joins both sides in a task of its own: until both have ended, one has failed, `lost` says that nobody is there any more,
-/// or the daemon's grace is over. `ended` is told how.
+/// or the daemon's grace is over. A websocket is told as soon as the daemon is to end. `ended` is told how.
 pub fn open(
     env: &Env,
     shutdown: &Shutdown,
     near: OnUpgrade,
-    far: OnUpgrade,
+    (far, to): (OnUpgrade, Option<&HeaderValue>),
     lost: impl Future<Output = ()> + Send + 'static,
     ended: impl FnOnce(End) + Send + 'static,
 ) {
     let (shutdown, running) = (shutdown.clone(), shutdown.running());
+    let websocket = to.is_some_and(|to| to.as_bytes().eq_ignore_ascii_case(b"websocket"));
+    let told = shutdown.clone();
+    let stopping =
+        websocket.then(|| Box::pin(async move { told.stopping().await }) as BoxFuture<'static, ()>);
     env.spawn("tunnel", async move {
         let _running = running;
         let end = crate::select_biased! {
-            joined = join(near, far) => match joined {
-                Ok(()) => End::Closed,
+            joined = join(near, far, stopping) => match joined {
+                Ok(end) => end,
                 Err(error) => {
                     let end = End::of(&error);
                     tracing::debug!(%error, end = end.as_str(), "a tunnel broke");
@@ -77,11 +89,18 @@ pub fn open(
 }
 
 /// Copies both ways. An end of one side is passed on to the other, which may still speak.
-async fn join(near: OnUpgrade, far: OnUpgrade) -> io::Result<()> {
+async fn join(near: OnUpgrade, far: OnUpgrade, stopping: Option<BoxFuture<'static, ()>>) -> io::Result<End> {
     let both = async { tokio::try_join!(near, far) };
     let (near, far) = tokio::time::timeout(HANDOVER, both)
         .await
         .map_err(|_| io::ErrorKind::TimedOut)?
         .map_err(io::Error::other)?;
-    tokio::io::copy_bidirectional(&mut TokioIo::new(near), &mut TokioIo::new(far)).await.map(drop)
+    let (mut near, mut far) = (TokioIo::new(near), TokioIo::new(far));
+    let Some(stopping) = stopping else {
+        return tokio::io::copy_bidirectional(&mut near, &mut far).await.map(|_| End::Closed);
+    };
+    let mut far = Parting::new(far, stopping);
+    let copied = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+    // Whoever was told may break it off.
+    if far.is_said() { Ok(End::Restarted) } else { copied.map(|_| End::Closed) }
 }

@@ -14,7 +14,7 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{Accept, BoxFuture, BoxIo, Env, Net, Tasks};
+use super::{Accept, BoxFuture, BoxIo, Caller, Env, Net, Tasks};
 
 /// What one daemon has open. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -163,7 +163,7 @@ struct CountedAccept {
 }
 
 impl Accept for CountedAccept {
-    fn accept(&mut self) -> BoxFuture<'_, io::Result<(BoxIo, String)>> {
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<(BoxIo, Caller)>> {
         Box::pin(async move {
             let (io, peer) = self.accept.accept().await?;
             Ok((Box::new(CountedIo { io, _open: self.counts.open(Side::Accepted) }) as BoxIo, peer))

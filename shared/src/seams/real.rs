@@ -1,6 +1,7 @@
 use std::{
     fs::File,
     io::{self, BufReader, Read},
+    net::IpAddr,
     os::fd::AsFd,
     sync::{LazyLock, Mutex, PoisonError},
     time::Duration,
@@ -9,7 +10,7 @@ use std::{
 use jiff::Timestamp;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::{Accept, BoxFuture, BoxIo, Clock, Entropy, Net, Tasks};
+use super::{Accept, BoxFuture, BoxIo, Caller, Clock, Entropy, Net, Tasks};
 
 /// Most connections that wait to be accepted, if the kernel allows so many. A client whose connection finds no place tries
 /// again only a second later.
@@ -72,20 +73,32 @@ impl Net for Machine {
         Box::pin(async move {
             #[expect(clippy::disallowed_methods, reason = "this is the seam")]
             let listener = TcpListener::bind(at).await?;
-            // It listens already, with a queue of 128.
-            rustix::net::listen(&listener, BACKLOG)?;
-            Ok(Box::new(Listener { socket: listener, peer_timeout }) as Box<dyn Accept>)
+            self::listener(listener, peer_timeout)
         })
     }
 }
 
+/// A proxy on the machine of a daemon that listens at another address than loopback comes from that address.
+fn is_near(peer: IpAddr, local: IpAddr) -> bool {
+    let (peer, local) = (peer.to_canonical(), local.to_canonical());
+    peer.is_loopback() || peer == local
+}
+
+/// A socket that listens already, with whatever queue it has.
+pub(super) fn listener(socket: TcpListener, peer_timeout: Duration) -> io::Result<Box<dyn Accept>> {
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(Box::new(Listener { socket, peer_timeout }))
+}
+
 impl Accept for Listener {
-    fn accept(&mut self) -> BoxFuture<'_, io::Result<(BoxIo, String)>> {
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<(BoxIo, Caller)>> {
         Box::pin(async move {
             let (stream, peer) = self.socket.accept().await?;
             stream.set_nodelay(true)?;
             keep_alive(&stream, self.peer_timeout)?;
-            Ok((Box::new(stream) as BoxIo, peer.to_string()))
+            let caller =
+                Caller { address: peer.to_string(), is_near: is_near(peer.ip(), stream.local_addr()?.ip()) };
+            Ok((Box::new(stream) as BoxIo, caller))
         })
     }
 
@@ -151,6 +164,22 @@ mod tests {
         let asked = sockopt::tcp_keepidle(&stream).expect("read")
             + sockopt::tcp_keepintvl(&stream).expect("read") * 3;
         assert!(asked <= patience, "it is asked often enough before: {asked:?}");
+    }
+
+    #[test]
+    fn who_is_on_this_machine_is_known_by_its_address() {
+        for (peer, local, expected) in [
+            ("127.0.0.1", "127.0.0.1", true),
+            ("::1", "::1", true),
+            ("::ffff:127.0.0.1", "::ffff:127.0.0.1", true),
+            ("10.0.0.1", "10.0.0.1", true),
+            ("::ffff:10.0.0.1", "10.0.0.1", true),
+            ("10.0.0.7", "10.0.0.1", false),
+            ("::ffff:10.0.0.7", "::ffff:10.0.0.1", false),
+        ] {
+            let ip = |text: &str| text.parse().expect("an address");
+            assert_eq!(is_near(ip(peer), ip(local)), expected, "{peer} at {local}");
+        }
     }
 
     #[tokio::test]

@@ -21,15 +21,20 @@ async fn app(request: Request) -> Response {
 }
 
 fn served() -> DuplexStream {
+    served_until(&Shutdown::default())
+}
+
+fn served_until(shutdown: &Shutdown) -> DuplexStream {
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     let room = Arc::new(Semaphore::new(1));
     let served = Served {
         app: Router::new().fallback(app),
         limits: Limits::default(),
-        shutdown: Shutdown::default(),
+        shutdown: shutdown.clone(),
         place: room.try_acquire_owned().expect("free"),
     };
-    Env::real().spawn("test", connection(Box::new(ours), served, "127.0.0.1:1".to_owned()));
+    let caller = Caller { address: "127.0.0.1:1".to_owned(), is_near: true };
+    Env::real().spawn("test", connection(Box::new(ours), served, caller));
     theirs
 }
 
@@ -83,4 +88,21 @@ async fn who_has_one_reading_is_answered_and_who_has_not_is_told_why() {
         assert_eq!(statuses(&said), expected, "{pieces:?}: {said}");
         assert_eq!(said.contains("invalid_request"), expected.contains(&"400"), "{said}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_came_just_before_the_end_is_answered_and_who_says_nothing_holds_nobody_up() {
+    let shutdown = Shutdown::new();
+    let (mut quick, mut silent) = (served_until(&shutdown), served_until(&shutdown));
+    tokio::task::yield_now().await;
+    shutdown.stop();
+    tokio::task::yield_now().await;
+    quick.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").await.expect("open");
+    let mut said = Vec::new();
+    quick.read_to_end(&mut said).await.expect("an end");
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.starts_with("HTTP/1.1 200") && said.contains("connection: close"), "{said}");
+    let began = tokio::time::Instant::now();
+    silent.read_to_end(&mut Vec::new()).await.expect("an end");
+    assert!(began.elapsed() <= FIRST_WORD, "{:?}", began.elapsed());
 }
