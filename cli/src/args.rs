@@ -3,7 +3,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     client::Client,
-    completions, demo, down,
+    completions, demo, domain, down,
     failure::{Exit, Outcome},
     fleet, node, space, up,
 };
@@ -42,6 +42,9 @@ enum Command {
     /// Look after nodes
     #[command(subcommand)]
     Node(node::Command),
+    /// Have domains of your own lead to spaces
+    #[command(subcommand)]
+    Domain(domain::Command),
     /// Print what a shell needs to complete commands, flags and their values
     Completions(completions::Args),
     /// Show acquire, exec, freeze and wake with their times
@@ -71,6 +74,7 @@ pub(crate) async fn run(args: Args) -> Outcome<Exit> {
         match command {
             Command::Space(command) => space::run(command, &context).await,
             Command::Node(command) => node::run(command, &context).await,
+            Command::Domain(command) => domain::run(command, &context).await,
             Command::Demo(args) => demo::run(&args, &context).await,
             Command::Up(_) | Command::Down | Command::Completions(_) => Ok(Exit::OK),
         }

@@ -12,6 +12,8 @@ mod client;
 mod completions;
 /// What the README's first minute shows.
 mod demo;
+/// Domains: bind, list, unbind.
+mod domain;
 /// Clears what a killed fleet left on this machine.
 mod down;
 /// Why a command failed, and what would help.

@@ -3,10 +3,14 @@
 
 /// `acquireSpace`: the only verb that creates.
 pub(crate) mod acquire;
+/// Whether a name leads anywhere, for a proxy that is about to get a certificate for it.
+pub(crate) mod ask;
 /// Reading bodies within bounds.
 mod body;
 /// `destroySpace`.
 mod destroy;
+/// Domains that lead to spaces.
+mod domains;
 /// Credentials, request ids, one log line per refusal: around every verb.
 mod front;
 /// What a `Host` asks for.
@@ -57,6 +61,7 @@ pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
         .route("/metrics", get(metrics))
         .route(OPENAPI, get(document::serve))
         .route(ATTACH, get(spaces::attach))
+        .route(ask::PATH, get(ask::ask))
         .method_not_allowed_fallback(wrong_method)
         .fallback(unknown)
         // Every body is read within a bound of its own.
@@ -90,6 +95,9 @@ fn handler(verb: Verb) -> Option<MethodRouter<Arc<Gateway>>> {
         | Verb::TouchSpace
         | Verb::UpdatePolicy
         | Verb::UpdateMetadata => post(spaces::use_space),
+        Verb::BindDomain => post(domains::bind),
+        Verb::ListDomains => post(domains::list),
+        Verb::UnbindDomain => post(domains::unbind),
         Verb::CheckIn => post(nodes::check_in),
         Verb::ListNodes => post(nodes::list),
         Verb::RemoveNode => post(nodes::remove),
@@ -100,7 +108,7 @@ fn handler(verb: Verb) -> Option<MethodRouter<Arc<Gateway>>> {
 
 /// The verb as one of a fixed set of words, for counters.
 fn verb(path: &str) -> &'static str {
-    counted(path).unwrap_or("unknown")
+    if path == ask::PATH { "ask" } else { counted(path).unwrap_or("unknown") }
 }
 
 async fn healthz(State(gateway): State<Arc<Gateway>>) -> Json<Health> {
@@ -117,7 +125,7 @@ async fn metrics(State(gateway): State<Arc<Gateway>>) -> Result<Response, Error>
 
 async fn wrong_method(request: Request) -> Response {
     let path = request.uri().path();
-    let wants = if PAGES.contains(&path) { "GET" } else { "POST" };
+    let wants = if PAGES.contains(&path) || path == ask::PATH { "GET" } else { "POST" };
     let message = format!("{path} wants {wants}, this was {}", request.method());
     let mut response = Error::new(Code::MethodNotAllowed, message).into_response();
     response.headers_mut().insert(header::ALLOW, http::HeaderValue::from_static(wants));

@@ -8,6 +8,8 @@
 pub(crate) mod announce;
 /// Spaces placed since a reading.
 pub(crate) mod counts;
+/// Domains that lead to spaces.
+mod domains;
 /// Check-ins that wait to be taken.
 mod inbox;
 /// What a check-in means.

@@ -20,7 +20,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::{
     Config,
     budget::Budget,
-    door::{self, acquire::flight::Flights, room::Room},
+    door::{self, acquire::flight::Flights, ask::Asks, room::Room},
     find::{Finder, share::Share},
     fleet::{Fleet, announce},
     forward::{http::Nodes, peer::Peers, sign::Signs},
@@ -132,6 +132,8 @@ pub(crate) struct Gateway {
     pub(crate) room: Room,
     /// Lists under way: each holds a page of every node.
     pub(crate) lists: Share,
+    /// Names a proxy asked about.
+    pub(crate) asks: Asks,
     /// How many refusals are written down.
     pub(crate) lines: Throttle,
     /// Counters.
@@ -169,6 +171,7 @@ impl Gateway {
             ("bodies_kib", self.room.used_kib()),
             ("lists", self.lists.out()),
             ("lists_waiting", self.lists.waiting()),
+            ("asks", self.asks.len()),
             ("slots", self.slots.len()),
             ("slots_waiting", self.slots.waiting()),
         ]
@@ -229,6 +232,7 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
         slots: Slots::new(QUEUE_MAX),
         creates: Flights::new(CREATES_MAX, CROWD_MAX),
         crowds: Slots::wide(CROWD_WIDTH, CROWD_MAX),
+        asks: Asks::default(),
         lines: Throttle::default(),
         metrics,
         counts,

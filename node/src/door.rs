@@ -100,7 +100,13 @@ fn handler(verb: Verb) -> Option<MethodRouter<Arc<Node>>> {
         Verb::Report => post(fleet::report),
         Verb::Measure => post(fleet::measure),
         Verb::SetAside => post(fleet::set_aside),
-        Verb::CheckIn | Verb::ListNodes | Verb::RemoveNode | Verb::ReadmitNode => return None,
+        Verb::BindDomain
+        | Verb::ListDomains
+        | Verb::UnbindDomain
+        | Verb::CheckIn
+        | Verb::ListNodes
+        | Verb::RemoveNode
+        | Verb::ReadmitNode => return None,
     })
 }
 

@@ -295,7 +295,12 @@ mod tests {
 
     #[test]
     fn only_a_newer_one_of_the_same_fleet_is_taken() {
-        let bundle = |n, version| Bundle { authority_id: id(n), version, settings: Settings::default() };
+        let bundle = |n, version| Bundle {
+            authority_id: id(n),
+            version,
+            settings: Settings::default(),
+            domains: Arc::default(),
+        };
         let roster = |n, version| Roster { fleet_id: id(n), version, nodes: Vec::new(), removed: Vec::new() };
         let cases = [
             (None, (1, 1), true),

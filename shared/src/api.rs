@@ -8,6 +8,8 @@ pub mod attach;
 pub mod cursor;
 /// The OpenAPI document, as it is served.
 pub mod document;
+/// Domains of their own for spaces.
+pub mod domains;
 /// The one error body and its stable codes.
 pub mod error;
 /// Running a command.

@@ -5,6 +5,8 @@
 
 /// Request and answer types of the native API, each validated once, here.
 pub mod api;
+/// Names of hosts.
+pub mod domain;
 /// Names and identities: spaces, nodes, ledgers, fleets, requests.
 pub mod id;
 /// The name of a space and its rules.

@@ -7,6 +7,7 @@ mod behind_the_back;
 mod conflicts;
 mod cut_wire;
 mod disk_full;
+mod domains;
 mod events;
 mod exec;
 mod exec_keys;

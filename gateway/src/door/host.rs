@@ -1,24 +1,26 @@
 //! What the `Host` of a request asks for: this door, or a port of a space. Pure.
 
-use drowse_shared::{id::SpaceId, name::SpaceRef};
-
-/// The port of a space that is named without one.
-pub(crate) const PORT: u16 = 8080;
+use drowse_shared::{
+    api::domains::DEFAULT_PORT as PORT,
+    domain::{CHARACTERS_MAX, LABEL_MAX, is_label},
+    id::SpaceId,
+    name::SpaceRef,
+};
 
 /// Names under the domain that are no spaces.
 const RESERVED: [&str; 12] =
     ["admin", "api", "app", "console", "docs", "dormice", "e2b", "gateway", "mcp", "node", "sandbox", "www"];
-/// Longest label of a name, RFC 1035.
-const LABEL_MAX: usize = 63;
 
-/// Longest domain that leaves room for a label before it, RFC 1035.
-const DOMAIN_MAX: usize = 253 - LABEL_MAX - 1;
+/// Longest domain that leaves room for a label before it.
+const DOMAIN_MAX: usize = CHARACTERS_MAX - LABEL_MAX - 1;
 
 /// What a host asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// This gateway's own verbs.
     Door,
+    /// Something that is not under the domain: an address, a name of this machine, or one that is bound to a space.
+    Elsewhere,
     /// A port of a space.
     Port {
         /// Of which.
@@ -30,12 +32,15 @@ pub(crate) enum Asked {
     Nothing,
 }
 
-/// Reads a `Host` header or the authority of a target. Without a domain everything is for the door.
+/// Reads a `Host` header or the authority of a target.
 pub(crate) fn asked(host: &str, domain: Option<&str>) -> Asked {
-    let Some(domain) = domain else { return Asked::Door };
-    let host = without_port(host).trim_end_matches('.').to_ascii_lowercase();
-    let Some(label) = host.strip_suffix(domain).and_then(|rest| rest.strip_suffix('.')) else {
+    let Some(domain) = domain else { return Asked::Elsewhere };
+    let host = plain(host);
+    if host == domain {
         return Asked::Door;
+    }
+    let Some(label) = host.strip_suffix(domain).and_then(|rest| rest.strip_suffix('.')) else {
+        return Asked::Elsewhere;
     };
     if RESERVED.contains(&label) {
         return Asked::Door;
@@ -67,19 +72,16 @@ pub(crate) fn is_domain(domain: &str) -> bool {
     domain.len() <= DOMAIN_MAX && domain.split('.').all(is_label)
 }
 
+/// The name alone: without port, without the dot of the root, in lower case.
+pub(crate) fn plain(host: &str) -> String {
+    without_port(host).trim_end_matches('.').to_ascii_lowercase()
+}
+
 fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
         _ => host,
     }
-}
-
-fn is_label(label: &str) -> bool {
-    let inside = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=LABEL_MAX).contains(&label.len())
-        && label.bytes().all(inside)
-        && !label.starts_with('-')
-        && !label.ends_with('-')
 }
 
 #[cfg(test)]
@@ -98,14 +100,14 @@ mod tests {
     fn a_host_asks_for_the_door_a_port_or_nothing() {
         let long = "a".repeat(64);
         for (host, expected) in [
-            ("127.0.0.1:4677", Asked::Door),
-            ("[::1]:4677", Asked::Door),
+            ("127.0.0.1:4677", Asked::Elsewhere),
+            ("[::1]:4677", Asked::Elsewhere),
             ("example.com", Asked::Door),
             ("EXAMPLE.com:443", Asked::Door),
             ("api.example.com", Asked::Door),
-            ("notexample.com", Asked::Door),
-            ("example.com.evil.net", Asked::Door),
-            ("", Asked::Door),
+            ("notexample.com", Asked::Elsewhere),
+            ("example.com.evil.net", Asked::Elsewhere),
+            ("", Asked::Elsewhere),
             (&format!("8000-{ID}.example.com"), port(ID, 8000)),
             (&format!("8000-{ID}.Example.COM.:8443"), port(ID, 8000)),
             (&format!("8000-{ID}-6532622b.example.com"), port(ID, 8000)),
@@ -127,7 +129,7 @@ mod tests {
             ("käse.example.com", Asked::Nothing),
         ] {
             assert_eq!(asked(host, Some("example.com")), expected, "{host}");
-            assert_eq!(asked(host, None), Asked::Door, "{host} without a domain");
+            assert_eq!(asked(host, None), Asked::Elsewhere, "{host} without a domain");
         }
     }
 

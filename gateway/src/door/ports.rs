@@ -39,27 +39,59 @@ const VERB: &str = "port";
 /// Sends a request where its host says; the door's own verbs go on.
 pub(super) async fn by_host(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
     let asked = match authority(&request) {
-        Ok(authority) => host::asked(authority.unwrap_or_default(), gateway.domain.as_deref()),
+        Ok(authority) => asked(&gateway, authority.unwrap_or_default()),
         Err(error) => return error.into_response(),
     };
     let response = match asked {
-        host::Asked::Door => return next.run(request).await,
-        host::Asked::Nothing => {
+        Asks::Door => return next.run(request).await,
+        Asks::Nothing => {
             let message =
                 "this host names no space: it is <port>-<id> or the name of a space, before the domain";
             Error::new(Code::SpaceNotFound, message).into_response()
         }
-        host::Asked::Port { space, port } => match serve(&gateway, request, &space, port).await {
+        Asks::Port { space, port, says } => match serve(&gateway, request, &space, port).await {
             Ok(response) => response,
-            Err(error) => dressed(&space, port, error),
+            Err(error) if says == Says::E2b => dressed(&space, port, error),
+            Err(error) => error.into_response(),
         },
     };
     gateway.metrics.request(VERB, response.status().as_u16());
     response
 }
 
+/// What a request is for.
+enum Asks {
+    Door,
+    Port { space: SpaceRef, port: u16, says: Says },
+    Nothing,
+}
+
+/// As whom the gateway speaks to the callers of a kind of host.
+#[derive(PartialEq, Eq)]
+enum Says {
+    /// As itself.
+    Own,
+    /// As the E2B protocol does.
+    E2b,
+}
+
+fn asked(gateway: &Gateway, authority: &str) -> Asks {
+    match host::asked(authority, gateway.domain.as_deref()) {
+        host::Asked::Door => Asks::Door,
+        host::Asked::Nothing => Asks::Nothing,
+        host::Asked::Port { space, port } => {
+            let says = if matches!(space, SpaceRef::Id(_)) { Says::E2b } else { Says::Own };
+            Asks::Port { space, port, says }
+        }
+        host::Asked::Elsewhere => match gateway.nodes.fleet.bound(&host::plain(authority)) {
+            Some(to) => Asks::Port { space: SpaceRef::Id(to.space_id), port: to.port, says: Says::Own },
+            None => Asks::Door,
+        },
+    }
+}
+
 /// Whose request it is. A target and a `Host` that differ could be read in two ways.
-fn authority(request: &Request) -> Result<Option<&str>, Error> {
+pub(super) fn authority(request: &Request) -> Result<Option<&str>, Error> {
     let target = request.uri().authority().map(http::uri::Authority::as_str);
     let said = request.headers().get(header::HOST).map(|value| {
         value.to_str().map_err(|_| Error::new(Code::InvalidRequest, "the Host header is not plain text"))

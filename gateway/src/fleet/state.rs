@@ -25,7 +25,7 @@ use std::{
 use drowse_shared::{
     api::{
         Error,
-        nodes::{CheckIn, CheckedIn, Standing},
+        nodes::{Bundle, CheckIn, CheckedIn, Standing},
     },
     id::{LedgerId, NodeId},
 };
@@ -203,6 +203,16 @@ impl State {
         let as_known =
             member.is_some_and(|member| member.id == said.node_id && *member.endpoint == *said.endpoint);
         as_kept && as_known && said.roster_copy.is_none() && said.bundle_copy.is_none()
+    }
+
+    /// The configuration, once it is known.
+    pub(super) fn bundle(&self) -> Option<&Bundle> {
+        self.kept.bundle.as_ref()
+    }
+
+    /// Whether a node holds newer configuration than this version.
+    pub(super) fn is_behind(&self, version: u64) -> bool {
+        self.heard.values().any(|heard| heard.said.bundle.is_some_and(|held| held.version > version))
     }
 
     /// What is kept, to be thought further.

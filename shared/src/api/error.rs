@@ -87,6 +87,10 @@ codes! {
     SpaceBroken = "space_broken", CONFLICT;
     /// Two nodes hold a space of this name; a person must choose.
     SpaceConflict = "space_conflict", CONFLICT;
+    /// The domain leads to another space; a person must choose.
+    DomainTaken = "domain_taken", CONFLICT;
+    /// As many domains lead to spaces as may.
+    TooManyDomains = "too_many_domains", CONFLICT;
     /// The idempotency key was used for another command.
     IdempotencyKeyReused = "idempotency_key_reused", CONFLICT;
     /// A command with an idempotency key may have run, and what came of it is not known.

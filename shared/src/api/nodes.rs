@@ -1,10 +1,13 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use garde::Validate;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::spaces::{Policy, Spec, State};
+use super::{
+    domains::Domains,
+    spaces::{Policy, Spec, State},
+};
 #[cfg(test)]
 use crate::api::document::Moment;
 use crate::{
@@ -92,6 +95,13 @@ pub struct Bundle {
     pub version: u64,
     /// The settings.
     pub settings: Settings,
+    /// Domains that lead to spaces.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub domains: Arc<Domains>,
+}
+
+fn is_empty(domains: &Arc<Domains>) -> bool {
+    domains.is_empty()
 }
 
 /// Settings of the whole fleet.

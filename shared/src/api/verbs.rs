@@ -93,6 +93,12 @@ verbs! {
     ListFiles = "listFiles", Both;
     /// Watches a directory of a space and answers what changes in it, as it does.
     WatchFiles = "watchFiles", Both;
+    /// Has a domain lead to a space, in place of whatever port of it before.
+    BindDomain = "bindDomain", Gateway;
+    /// Domains that lead to spaces, page by page. Looking never wakes one.
+    ListDomains = "listDomains", Gateway;
+    /// Has a domain lead to no space any longer.
+    UnbindDomain = "unbindDomain", Gateway;
     /// The nodes of the fleet.
     ListNodes = "listNodes", Gateway;
     /// Gives up a node that is gone for good.

@@ -50,6 +50,14 @@ impl Next {
         Arc::make_mut(&mut self.kept)
     }
 
+    /// To change the configuration, which is of another version from now on.
+    pub(in crate::fleet) fn change_bundle(&mut self) -> Option<&mut Bundle> {
+        self.changes.get_or_insert_with(|| Changes::Of(BTreeSet::new()));
+        let bundle = Arc::make_mut(&mut self.kept).bundle.as_mut()?;
+        bundle.version += 1;
+        Some(bundle)
+    }
+
     /// The roster, and the version that it has from now on.
     fn change_roster(&mut self, ledger: LedgerId) -> Option<(u64, &mut Members)> {
         let version = self.version.or_else(|| self.roster().map(|roster| roster.version + 1))?;

@@ -4,6 +4,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::{
     api::{Code, cursor::Cursor, spaces::EventCursor},
+    domain::Domain,
     id::{BootId, FleetId, LedgerId, NodeId, SpaceId, Ticket},
     name::{CHARACTERS_MAX, SpaceName, SpaceRef},
 };
@@ -41,6 +42,11 @@ text! {
                         without white space at its ends, not shaped like an id. Compared byte for byte."
     }
     SpaceRef { "minLength": 1, "maxLength": CHARACTERS_MAX, "description": "A space, by its name or by its id." }
+    Domain {
+        "examples": ["shop.example.com"],
+        "description": "A domain name of up to 253 characters: at least two labels of letters, digits and hyphens, without port or wildcard. Upper case is \
+                        read as lower case."
+    }
     Cursor { "description": "Opaque: where the next page of one list begins." }
     EventCursor { "description": "Opaque: where the next events of a space begin." }
     Code {

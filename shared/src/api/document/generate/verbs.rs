@@ -6,7 +6,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::api::{
-    Error, JSON_BODY_BYTES_MAX, WRITE_FILES_BODY_BYTES_MAX, exec,
+    Error, JSON_BODY_BYTES_MAX, WRITE_FILES_BODY_BYTES_MAX,
+    domains::{BindDomain, DomainBound, DomainList, DomainUnbound, ListDomains, UnbindDomain},
+    exec,
     files::{self, FileContent, FileList, FilesWritten, ListFiles, ReadFile, WriteFile, WriteFiles},
     nodes::{
         CheckIn, CheckedIn, ListNodes, Lookup, LookupAnswer, Measure, Measured, NodeList, NodeReadmitted,
@@ -183,6 +185,21 @@ pub(super) fn described(which: Verb) -> Described {
             json!({ "name": "demo", "path": "/home/user", "depth": 2, "user": "user" }),
         ),
         Verb::WatchFiles => verb::<WatchFiles, WatchEvent>().inside().streaming(Streams::Changes),
+        Verb::BindDomain => verb::<BindDomain, DomainBound>()
+            .of_a_space()
+            .example(
+                "to the port apps have by default",
+                json!({ "name": "demo", "domain": "demo.customer.example" }),
+            )
+            .example(
+                "to another one",
+                json!({ "name": "demo", "domain": "demo.customer.example", "port": 3000 }),
+            ),
+        Verb::ListDomains => verb::<ListDomains, DomainList>()
+            .example("the first page", json!({}))
+            .example("of one space", json!({ "name": "demo", "limit": 10 })),
+        Verb::UnbindDomain => verb::<UnbindDomain, DomainUnbound>()
+            .example("for good", json!({ "domain": "demo.customer.example" })),
         Verb::ListNodes => verb::<ListNodes, NodeList>().example("all", json!({})),
         Verb::RemoveNode => {
             verb::<OneNode, NodeRemoved>().example("none of that name", json!({ "nodeId": "gone" }))
