@@ -3,7 +3,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     client::Client,
-    completions, demo, domain, down,
+    completions, demo, doctor, domain, down,
     failure::{Exit, Outcome},
     fleet, node, space, up,
 };
@@ -45,6 +45,8 @@ enum Command {
     /// Have domains of your own lead to spaces
     #[command(subcommand)]
     Domain(domain::Command),
+    /// Look at this machine: what it lacks for a fleet, and what mends it
+    Doctor(doctor::Args),
     /// Print what a shell needs to complete commands, flags and their values
     Completions(completions::Args),
     /// Show acquire, exec, freeze and wake with their times
@@ -67,6 +69,7 @@ pub(crate) async fn run(args: Args) -> Outcome<Exit> {
         Command::Up(up) => return up::run(up, state).await,
         Command::Down => return down::run(state).await,
         Command::Completions(args) => return completions::run(&args),
+        Command::Doctor(args) => return doctor::run(args, state.as_deref(), json).await,
         _ => {}
     }
     let context = Context { client: Client::new(fleet::find(state.as_deref())?)?, json };
@@ -76,7 +79,7 @@ pub(crate) async fn run(args: Args) -> Outcome<Exit> {
             Command::Node(command) => node::run(command, &context).await,
             Command::Domain(command) => domain::run(command, &context).await,
             Command::Demo(args) => demo::run(&args, &context).await,
-            Command::Up(_) | Command::Down | Command::Completions(_) => Ok(Exit::OK),
+            Command::Up(_) | Command::Down | Command::Completions(_) | Command::Doctor(_) => Ok(Exit::OK),
         }
     };
     drowse_shared::select_biased! {

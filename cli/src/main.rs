@@ -12,6 +12,8 @@ mod client;
 mod completions;
 /// What the README's first minute shows.
 mod demo;
+/// What a machine lacks.
+mod doctor;
 /// Domains: bind, list, unbind.
 mod domain;
 /// Clears what a killed fleet left on this machine.

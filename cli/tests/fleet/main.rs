@@ -8,6 +8,8 @@ use std::{
 
 use support::{Executor, Fleet};
 
+/// `drowse doctor`.
+mod doctor;
 /// What the OpenAPI document promises.
 mod document;
 /// As much of JSON Schema as that document uses.
