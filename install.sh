@@ -1,19 +1,35 @@
 #!/bin/bash
 # Puts Drowse to work on this machine.
 #
-#   ./install.sh --local [--once] [--state DIR]
+#   ./install.sh [--domain NAME] [--listen HOST:PORT]      the gateway of a fleet, with Caddy, and a node
+#   ./install.sh --role node --gateway URL                 a node of a fleet
+#   ./install.sh                                           again: upgrade, and repair what the machine needs
+#   ./install.sh --uninstall [--purge]                     take it off; --purge takes spaces, ledgers and token too
+#   ./install.sh --local [--once] [--state DIR]            a fleet of two nodes in this directory, to try it
 #
-#   --local      build it, start a fleet of two nodes on loopback, and show what a space does
-#   --once       end after the demonstration
-#   --state DIR  where the fleet keeps its state (default ./.drowse)
+#   --from DIR|TARBALL     use built binaries instead of building from source
+#   --gateway URL          where a node finds its gateway, such as http://10.0.0.1:4677
+#   --node-id ID           what the node is called (default: the machine's name)
+#   --node-endpoint URL    where the gateway reaches the node (default: http://ADDRESS:4676)
+#   --region NAME          a label of the node
+#   --domain NAME          serve spaces under this domain over TLS, by Caddy on ports 80 and 443
+#   --tls acme|internal    certificates of Let's Encrypt (default), or of an authority of Caddy's own
+#   --listen HOST:PORT     where the gateway listens for nodes (default: this machine's private address, port 4677)
+#   --new-fleet            found a fleet although the token was given; said once, at the first gateway of a new fleet
+#   --swap SIZE            keep a swap file of SIZE, such as 8GiB, for the memory of spaces that sleep
+#   --zram SIZE            keep compressed memory of SIZE for the same
 #
-# Runs as root on Debian with cargo. Packages that are missing are installed with apt-get; the base image of spaces is
-# kept in /var/lib/drowse/templates (DROWSE_TEMPLATES).
+# The token is taken from DROWSE_TOKEN or the file DROWSE_TOKEN_FILE, or made on the gateway's machine; it is kept in
+# /etc/drowse/token and never changed. What was said once need not be said again: it is in /etc/drowse/*.env.
+# Runs as root on Debian. A role needs systemd; building needs cargo.
 set -euo pipefail
 
 say() { printf '  %-13s %-56s %s\n' "$1" "$2" "${3:-}" | sed 's/ *$//'; }
 fail() { echo "error: $*" >&2; exit 1; }
 usage() { echo "error: $*" >&2; exit 64; }
+# What is refused before anything was touched.
+refuse() { echo "error: $* Nothing was changed." >&2; exit 1; }
+misuse() { echo "error: $* Nothing was changed." >&2; exit 64; }
 
 # 42s, or 2m 41s.
 clock() { if [ "$1" -lt 60 ]; then echo "$1s"; else echo "$(($1 / 60))m $(($1 % 60))s"; fi; }
@@ -35,10 +51,10 @@ quietly() {
   trap - INT TERM
 }
 
-# Installs the packages whose tools are missing.
+# Installs the packages whose tools are missing; each is given as tool:package.
 packages() {
   local missing=() pair
-  for pair in runc:runc mkfs.ext4:e2fsprogs losetup:mount mmdebstrap:mmdebstrap b3sum:b3sum curl:curl cc:build-essential; do
+  for pair in "$@"; do
     command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
   done
   [ -e /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
@@ -66,8 +82,6 @@ build() {
   quietly build "compiling, some minutes the first time" "$target/install-build.log" \
     cargo build --release --locked --workspace --bins
   say build "$("$bin/drowse" --version) (release)" "$(clock $((SECONDS - began)))"
-  # A shell finds the command where the README says it is.
-  ln -sfn "$bin/drowse" drowse
 }
 
 image() {
@@ -113,43 +127,728 @@ Ctrl-C stops it. Spaces stay in $shown.
 END
 }
 
-main() {
-  local mode='' once='' state=''
-  # Read by the functions above, and by the trap that runs after this one has returned.
-  fleet='' shown='' target='' bin='' templates=''
-  while [ $# -gt 0 ]; do
-    case $1 in
-      --local) mode=local ;;
-      --once) once=yes ;;
-      --state) [ -n "${2:-}" ] || usage "--state needs a directory."; state=$2; shift ;;
-      --role | --role=*) usage "--role is not built yet; docs/operate.md says how to run a gateway and nodes by hand. Nothing was changed." ;;
-      -h | --help) sed -n '2,/^set /p' "${BASH_SOURCE[0]}" | sed '$d; s/^# \{0,1\}//'; exit 0 ;;
-      *) usage "unknown argument $1; ./install.sh --help lists what there is. Nothing was changed." ;;
-    esac
-    shift
+# What the machine knows already: what is said in a settings file, empty when nothing.
+setting() { [ -f "$1" ] && sed -n "s/^$2=//p" "$1" | tail -n 1 || true; }
+
+# The parts of URLs and of host:port.
+host_of() { local rest=${1#*://}; rest=${rest%%/*}; echo "${rest%:*}"; }
+port_of() { echo "${1##*:}"; }
+is_loopback() { case $1 in localhost | 127.* | '[::1]' | ::1 | 0.0.0.0 | '[::]') return 0 ;; *) return 1 ;; esac; }
+is_origin() { [[ $1 =~ ^http://([a-zA-Z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?/?$ ]]; }
+is_listen() { [[ $1 =~ ^([a-zA-Z0-9.-]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})$ ]] && [ "${BASH_REMATCH[2]}" -ge 1 ] && [ "${BASH_REMATCH[2]}" -le 65535 ]; }
+is_domain() { [[ $1 =~ ^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$ ]] && [ ${#1} -le 189 ]; }
+
+# The address this machine is reached at: towards $1, or by default.
+own_address() {
+  local found=
+  found=$(ip -o route get "${1:-192.0.2.1}" 2>/dev/null | sed -n 's/.* src \([^ ]*\).*/\1/p' | head -n 1) || true
+  [ -n "$found" ] || found=$(ip -4 -o address show scope global 2>/dev/null | sed -n 's/.* inet \([0-9.]*\).*/\1/p' | head -n 1) || true
+  echo "$found"
+}
+is_private() {
+  case $1 in
+    10.* | 192.168.* | 172.1[6-9].* | 172.2[0-9].* | 172.3[01].*) return 0 ;;
+    100.6[4-9].* | 100.[789][0-9].* | 100.1[01][0-9].* | 100.12[0-7].*) return 0 ;;
+    *) return 1 ;;
+  esac
+}
+
+# SIZE in bytes, such as 8GiB.
+bytes() {
+  [[ $1 =~ ^([0-9]{1,6})(MiB|GiB)$ ]] || return 1
+  case ${BASH_REMATCH[2]} in MiB) echo $((BASH_REMATCH[1] << 20)) ;; GiB) echo $((BASH_REMATCH[1] << 30)) ;; esac
+}
+
+# Flags that name something: their value must be well formed, whatever the machine is.
+judge_flags() {
+  [ -z "$role" ] || [ "$role" = node ] || [ "$role" = gateway ] || misuse "--role is $role; it is gateway or node."
+  [ -z "$gateway" ] || is_origin "$gateway" ||
+    misuse "--gateway is $gateway; write it like http://10.0.0.1:4677, without TLS and credentials, on a network you trust."
+  [ -z "$endpoint" ] || is_origin "$endpoint" || misuse "--node-endpoint is $endpoint; write it like http://10.0.0.7:4676."
+  [ -z "$node_id" ] || [[ $node_id =~ ^[a-z0-9][a-z0-9-]{0,62}$ ]] ||
+    misuse "--node-id is $node_id; it is lower-case letters, digits and hyphens, at most 63."
+  [ -z "$region" ] || [[ $region =~ ^[a-zA-Z0-9._-]{1,63}$ ]] || misuse "--region is $region; it is letters, digits, '.', '_' and '-'."
+  [ -z "$domain" ] || is_domain "$domain" || misuse "--domain is $domain; write a lower-case domain name without port."
+  [ -z "$tls" ] || [ "$tls" = acme ] || [ "$tls" = internal ] || misuse "--tls is $tls; it is acme or internal."
+  [ -z "$listen" ] || is_listen "$listen" || misuse "--listen is $listen; write it like 10.0.0.1:4677."
+  [ -z "$swap" ] || bytes "$swap" >/dev/null || misuse "--swap is $swap; write it like 8GiB."
+  [ -z "$zram" ] || bytes "$zram" >/dev/null || misuse "--zram is $zram; write it like 4GiB."
+  [ -z "$purge" ] || [ -n "$uninstall" ] || misuse "--purge goes with --uninstall."
+}
+
+# A flag that says other than the settings file: the file is the operator's, and no flag overrules it.
+agrees() {
+  local flag=$1 said=$2 file=$3 variable=$4 kept
+  kept=$(setting "$file" "$variable")
+  [ -z "$said" ] || [ ! -f "$file" ] || [ "$said" = "$kept" ] ||
+    misuse "$flag says $said and $file says ${kept:-nothing}; to change it, edit $variable there and run me again."
+}
+
+# Which role this machine has or gets, and whether the flags fit it.
+judge_role() {
+  local kept=''
+  if [ -f "$etc/gateway.env" ]; then kept=gateway; elif [ -f "$etc/node.env" ]; then kept=node; fi
+  [ -z "$kept" ] || [ -z "$role" ] || [ "$role" = "$kept" ] ||
+    misuse "--role is $role and this machine has the role $kept; --uninstall comes first."
+  role=${kept:-${role:-gateway}} installed=$kept
+  if [ "$role" = gateway ]; then
+    [ -z "$gateway" ] || misuse "--gateway is for --role node; this machine is the gateway."
+    [ -z "$endpoint" ] || misuse "--node-endpoint is for --role node; the node of the gateway's machine is reached where the gateway is."
+  else
+    [ -z "$domain" ] || misuse "--domain is for the gateway's machine."
+    [ -z "$tls" ] || misuse "--tls is for the gateway's machine."
+    [ -z "$listen" ] || misuse "--listen is for the gateway's machine."
+    [ -z "$new_fleet" ] || misuse "--new-fleet is for the gateway's machine."
+    gateway=${gateway%/} endpoint=${endpoint%/}
+    if [ -z "$kept" ]; then
+      [ -n "$gateway" ] || misuse "--role node needs --gateway URL."
+      ! is_loopback "$(host_of "$gateway")" ||
+        misuse "--gateway $gateway is this machine itself; give the address at which other machines reach the gateway."
+    else
+      [ -n "$(setting "$etc/node.env" DROWSE_GATEWAY)" ] || refuse "DROWSE_GATEWAY is not set in $etc/node.env; a node needs it."
+    fi
+    [ -z "$endpoint" ] || ! is_loopback "$(host_of "$endpoint")" || misuse "--node-endpoint $endpoint is loopback; the gateway could not reach it."
+  fi
+  [ -n "$domain" ] || [ -z "$tls" ] || [ -n "$kept" ] || misuse "--tls goes with --domain."
+  agrees --gateway "$gateway" "$etc/node.env" DROWSE_GATEWAY
+  agrees --node-id "$node_id" "$etc/node.env" DROWSE_NODE_ID
+  agrees --node-endpoint "$endpoint" "$etc/node.env" DROWSE_NODE_ENDPOINT
+  agrees --region "$region" "$etc/node.env" DROWSE_NODE_REGION
+  agrees --domain "$domain" "$etc/gateway.env" DROWSE_DOMAIN
+  agrees --listen "$listen" "$etc/gateway.env" DROWSE_GATEWAY_LISTEN
+  agrees --tls "$tls" "$etc/host.env" TLS
+  agrees --swap "$swap" "$etc/host.env" SWAP
+  agrees --zram "$zram" "$etc/host.env" ZRAM
+  [ -z "$new_fleet" ] || [ ! -e "$data/gateway/gateway.db" ] ||
+    misuse "--new-fleet is for the first start of a first gateway, and $data/gateway holds a fleet."
+}
+
+judge_machine() {
+  local kernel arch
+  [ "$(uname -s)" = Linux ] || refuse "Drowse runs on Linux, this is $(uname -s)."
+  [ "$(id -u)" = 0 ] || refuse "it changes the machine; run it as root."
+  arch=$(uname -m)
+  case $arch in x86_64 | aarch64) ;; *) refuse "Drowse runs on x86_64 and aarch64, this machine is $arch." ;; esac
+  [ -d /run/systemd/system ] || refuse "a role needs systemd as pid 1; without it there is ./install.sh --local."
+  kernel=$(uname -r)
+  [[ $kernel =~ ^([0-9]+)\.([0-9]+) ]] && ((BASH_REMATCH[1] * 1000 + BASH_REMATCH[2] >= 6001)) ||
+    refuse "spaces need Linux 6.1 or newer, this is $kernel."
+  has_file_system overlay || refuse "the kernel has no overlay file system (CONFIG_OVERLAY_FS)."
+  [ -e /dev/loop-control ] || modprobe -n loop 2>/dev/null || refuse "the kernel has no loop devices (CONFIG_BLK_DEV_LOOP)."
+  [ -e /proc/self/ns/user ] || refuse "the kernel has no user namespaces (CONFIG_USER_NS)."
+  local controller
+  for controller in cpu memory pids; do
+    has_controller $controller || refuse "no cgroup tree has the controller $controller; see cgroup_enable= of the kernel's command line."
   done
-  [ -n "$mode" ] || usage "say --local to start a fleet on this machine; ./install.sh --help says more. Nothing was changed."
-  [ "$(uname -s)" = Linux ] || fail "Drowse runs on Linux, this is $(uname -s). Nothing was changed."
-  [ "$(id -u)" = 0 ] || fail "spaces need root on this machine; run it as root. Nothing was changed."
-  [ -n "${BASH_SOURCE[0]:-}" ] || fail "run it from a clone of the repository: ./install.sh --local. Nothing was changed."
-  command -v cargo >/dev/null || fail "cargo is not installed; https://rustup.rs installs it. Nothing was changed."
+}
+has_file_system() { grep -qwF "$1" /proc/filesystems || modprobe -n "$1" 2>/dev/null; }
+has_controller() {
+  ! grep -qw "$1" /sys/fs/cgroup/cgroup.controllers 2>/dev/null || return 0
+  awk -v name="$1" '$3 == "cgroup" && ("," $4 ",") ~ ("," name ",") { found = 1 } END { exit !found }' /proc/mounts
+}
+
+# The token that is given must be the one that is here, and strong; a node cannot make one up.
+judge_token() {
+  local given=${DROWSE_TOKEN:-}
+  if [ -n "${DROWSE_TOKEN_FILE:-}" ]; then
+    [ -z "$given" ] || misuse "DROWSE_TOKEN and DROWSE_TOKEN_FILE are both set; keep one of them."
+    [ -r "$DROWSE_TOKEN_FILE" ] || refuse "the token file $DROWSE_TOKEN_FILE cannot be read."
+    given=$(<"$DROWSE_TOKEN_FILE")
+  fi
+  token=
+  [ ! -f "$etc/token" ] || token=$(<"$etc/token")
+  if [ -n "$token" ]; then
+    [ -z "$given" ] || [ "$given" = "$token" ] || refuse "the token that is given is not the one in $etc/token, which is never changed."
+    made_token=''
+  elif [ -n "$given" ]; then
+    token=$given made_token=''
+  elif [ "$role" = node ]; then
+    refuse "a node needs the fleet's token: set DROWSE_TOKEN, or DROWSE_TOKEN_FILE to a file that holds it."
+  else
+    made_token=yes
+    return
+  fi
+  [[ $token =~ ^[[:graph:]]+$ ]] && [ ${#token} -ge 32 ] ||
+    refuse "the token has ${#token} characters; it needs at least 32 printable ones without spaces."
+}
+
+# Port $1 is nobody's, or held by one of the programs that come after what listens there.
+free_or_ours() {
+  local port=$1 what=$2 held holder program
+  shift 2
+  held=$(ss -Hltnp "sport = :$port" 2>/dev/null) || true
+  [ -n "$held" ] || return 0
+  holder=$(sed -n 's/.*users:(("\([^"]*\)".*/\1/p' <<<"$held" | head -n 1)
+  for program in "$@"; do [ "$holder" != "$program" ] || return 0; done
+  refuse "port $port is taken by ${holder:-another program}, and $what listens there."
+}
+judge_ports() {
+  if [ "$role" = gateway ]; then
+    free_or_ours "$(port_of "$listen")" "the gateway" drowse-gateway systemd
+    if [ -n "$domain" ]; then
+      free_or_ours 80 Caddy caddy
+      free_or_ours 443 Caddy caddy
+    fi
+  fi
+  free_or_ours "$(port_of "$node_listen")" "the node" drowse-node
+}
+
+# Caddy's configuration is ours, the one its package brings, or somebody's: then it is not touched.
+judge_caddy() {
+  local file=/etc/caddy/Caddyfile packaged
+  [ -n "$domain" ] && [ -f "$file" ] || return 0
+  ! grep -qs "^# Managed by Drowse" "$file" || return 0
+  packaged=$(dpkg-query -W -f '${Conffiles}\n' caddy 2>/dev/null | awk -v file="$file" '$1 == file { print $2 }')
+  [ -n "$packaged" ] && [ "$(md5sum <"$file" | cut -d' ' -f1)" = "$packaged" ] ||
+    refuse "$file is configured by somebody; move its sites to /etc/caddy/conf.d/*.caddy and delete it, they are included."
+}
+
+# Every setting as it will be: what is in the files, else what was said, else the default.
+settle() {
+  local kept address
+  if [ "$role" = gateway ]; then
+    kept=$(setting "$etc/gateway.env" DROWSE_GATEWAY_LISTEN)
+    address=$(own_address)
+    is_private "$address" || address=127.0.0.1
+    listen=${kept:-${listen:-$address:4677}}
+    domain=$(if [ -f "$etc/gateway.env" ]; then setting "$etc/gateway.env" DROWSE_DOMAIN; else echo "$domain"; fi)
+    # A name for "every address" is none to connect to.
+    near=$listen
+    case $(host_of "$near") in 0.0.0.0 | '[::]') near=$address:$(port_of "$near") ;; esac
+    # Not on loopback where that can be: another gateway may have to find this node one day.
+    node_listen=$(host_of "$near"):4676
+    endpoint=http://$node_listen gateway=http://$near
+  else
+    kept=$(setting "$etc/node.env" DROWSE_GATEWAY)
+    gateway=${kept:-$gateway} near=
+    address=$(own_address "$(getent ahosts "$(host_of "$gateway")" 2>/dev/null | awk 'NR == 1 { print $1 }')")
+    if [ -z "$endpoint" ] && [ ! -f "$etc/node.env" ]; then
+      [ -n "$address" ] || refuse "this machine's address is not known; say --node-endpoint URL."
+      endpoint=http://$address:4676
+    fi
+    node_listen=$(host_of "${endpoint:-http://0.0.0.0:4676}"):4676
+    ! [[ ${endpoint#*://} =~ :([0-9]+)$ ]] || node_listen=$(host_of "$endpoint"):${BASH_REMATCH[1]}
+  fi
+  kept=$(setting "$etc/node.env" DROWSE_NODE_LISTEN)
+  node_listen=${kept:-$node_listen}
+  if [ -z "$node_id" ]; then
+    node_id=$(hostname -s 2>/dev/null || cat /proc/sys/kernel/hostname)
+    node_id=$(tr 'A-Z_.' 'a-z--' <<<"$node_id" | tr -cd 'a-z0-9-')
+  fi
+  if [ ! -f "$etc/node.env" ]; then
+    [[ $node_id =~ ^[a-z0-9][a-z0-9-]{0,62}$ ]] || refuse "the machine's name makes no node id; say --node-id ID."
+    [ "$node_id" != node-1 ] || [ "$role" = gateway ] || misuse "node-1 is what every node is called by default; say --node-id ID."
+  fi
+  tls=$(if [ -f "$etc/host.env" ]; then setting "$etc/host.env" TLS; else echo "${tls:-acme}"; fi)
+  swap=$(if [ -f "$etc/host.env" ]; then setting "$etc/host.env" SWAP; else echo "$swap"; fi)
+  zram=$(if [ -f "$etc/host.env" ]; then setting "$etc/host.env" ZRAM; else echo "$zram"; fi)
+}
+
+# Brings what is to be installed into a directory of its own, and reads what it is.
+stage() {
+  local from=$1 base='' log
+  mkdir -p "$lib"
+  staged=$(mktemp -d "$lib/.staged-XXXXXX")
+  trap 'rm -rf "$staged"; rmdir "$lib" 2>/dev/null || true' EXIT
+  if [ -d "$from" ]; then
+    base=$from
+  else
+    base=$staged/unpacked
+    mkdir "$base"
+    tar -xf "$from" -C "$base" --no-same-owner 2>/dev/null || refuse "--from $from is no archive that tar can read."
+    # An archive may hold one directory that holds everything.
+    [ -e "$base/drowse-node" ] || base=$(find "$base" -mindepth 2 -maxdepth 2 -name drowse-node -printf '%h\n' -quit)
+  fi
+  local name
+  for name in "${programs[@]}"; do
+    [ -f "$base/$name" ] || refuse "--from $from has no $name."
+    install -m 755 "$base/$name" "$staged/$name"
+  done
+  local own=$base
+  [ -d "$own/deploy" ] || own=$clone
+  [ -n "$own" ] && [ -f "$own/deploy/Caddyfile" ] || refuse "--from $from has no deploy directory, and I am not run from a clone."
+  cp -r --no-preserve=ownership "$own/deploy" "$own/install.sh" "$staged/"
+  mkdir "$staged/docs"
+  cp "$own/docs/operate.md" "$own/docs/SECURITY.md" "$staged/docs/"
+  [ "$base" != "$staged/unpacked" ] || base=
+  rm -rf "$staged/unpacked"
+  chmod -R go-w,a+rX "$staged"
+  "$staged/drowse-node" --version >/dev/null 2>&1 ||
+    refuse "the programs of --from $from do not run on this machine ($(uname -m)): $("$staged/drowse-node" --version 2>&1 | head -n 1)."
+  version=$("$staged/drowse" --version | awk '{ print $2 }')
+  stamp=$version-$(cd "$staged" && find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-12)
+}
+
+# A ledger of a newer version would be refused by its daemon when the old one is gone already: ask now.
+judge_schema() {
+  local daemon=$1 file=$2 known has
+  [ -f "$file" ] || return 0
+  known=$("$staged/$daemon" --schema 2>/dev/null) || refuse "this $daemon is older than what runs here: it cannot say which database it writes."
+  if command -v sqlite3 >/dev/null; then
+    has=$(sqlite3 "file:$file?mode=ro" 'pragma user_version' 2>/dev/null) || refuse "$file cannot be read as a database."
+  else
+    has=$((16#$(od -An -tx1 -j60 -N4 "$file" | tr -d ' \n')))
+  fi
+  [ "$has" -le "$known" ] ||
+    refuse "$file was written by a newer version (its shape is $has, Drowse $version knows $known); install that version or restore a backup."
+}
+
+# Writes standard input to a file if it says something else, atomically. Answers whether it did.
+put() {
+  local file=$1 mode=$2 fresh
+  mkdir -p "$(dirname "$file")"
+  fresh=$(mktemp "$file.XXXXXX")
+  cat >"$fresh"
+  chmod "$mode" "$fresh"
+  if cmp -s "$fresh" "$file" && [ "$(stat -c %a "$file")" = "$mode" ]; then
+    rm -f "$fresh"
+    return 1
+  fi
+  mv -f "$fresh" "$file"
+}
+
+users_and_places() {
+  getent passwd drowse >/dev/null ||
+    useradd --system --user-group --home-dir /nonexistent --no-create-home --shell /usr/sbin/nologin drowse
+  install -d -m 700 "$etc"
+  install -d -m 755 "$data" "$lib"
+  install -d -m 700 "$data/backups"
+}
+
+# The token and the settings, written once.
+settings() {
+  if [ ! -f "$etc/token" ]; then
+    local fresh=$etc/.token
+    [ -z "$made_token" ] || token=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \n')
+    # Told to found until it was done: a fleet is founded at the first start of its first gateway, and never again.
+    if [ "$role" = gateway ] && { [ -n "$made_token" ] || [ -n "$new_fleet" ]; }; then : >"$etc/new-fleet"; fi
+    (umask 077 && printf '%s\n' "$token" >"$fresh")
+    mv -f "$fresh" "$etc/token"
+    say token "$etc/token, for root alone"
+  elif [ "$role" = gateway ] && [ -n "$new_fleet" ]; then
+    : >"$etc/new-fleet"
+  fi
+  if [ ! -f "$etc/host.env" ]; then
+    put "$etc/host.env" 600 <<END || true
+# What install.sh was told about the machine. Edit it and run install.sh again.
+TLS=$tls
+SWAP=$swap
+ZRAM=$zram
+END
+  fi
+  if [ "$role" = gateway ] && [ ! -f "$etc/gateway.env" ]; then
+    put "$etc/gateway.env" 600 <<END || true
+# Settings of the gateway, written once by install.sh and yours since then; docs/operate.md lists them.
+# After a change: systemctl restart drowse-gateway, or run install.sh again for DROWSE_GATEWAY_LISTEN and DROWSE_DOMAIN.
+DROWSE_GATEWAY_LISTEN=$listen
+DROWSE_STATE=$data/gateway
+DROWSE_DOMAIN=$domain
+END
+  fi
+  if [ ! -f "$etc/node.env" ]; then
+    put "$etc/node.env" 600 <<END || true
+# Settings of the node, written once by install.sh and yours since then; docs/operate.md lists them.
+# After a change: systemctl restart drowse-node. Spaces go on running.
+DROWSE_TOKEN_FILE=$etc/token
+DROWSE_GATEWAY=$gateway
+DROWSE_NODE_ID=$node_id
+DROWSE_NODE_LISTEN=$node_listen
+DROWSE_NODE_ENDPOINT=$endpoint
+DROWSE_NODE_REGION=$region
+DROWSE_STATE=$data/node
+DROWSE_CGROUP_PARENT=drowse.slice/drowse-spaces.service
+END
+  fi
+  put "$etc/endpoint" 600 <<<"$gateway" || true
+}
+
+# What spaces need of the machine: now, and after every boot.
+host() {
+  local changed=''
+  if put /etc/modules-load.d/drowse.conf 644 <"$staged/deploy/host/modules.conf"; then changed=yes; fi
+  if put /etc/sysctl.d/60-drowse.conf 644 <"$staged/deploy/host/sysctl.conf"; then changed=yes; fi
+  local module
+  for module in overlay loop nf_tables; do modprobe -q "$module" 2>/dev/null || true; done
+  local key value now
+  while IFS=' =' read -r key value; do
+    case $key in '' | '#'*) continue ;; esac
+    now=$(sysctl -n "$key" 2>/dev/null) || continue
+    # More than we need is somebody's wish.
+    if [ "$now" -lt "$value" ]; then
+      if sysctl -qw "$key=$value" 2>/dev/null; then changed=yes; else say host "warning: $key stays $now, $value is advised"; fi
+    fi
+  done <"$staged/deploy/host/sysctl.conf"
+  swap_file && changed=yes
+  zram_device && changed=yes
+  say host "${changed:+repaired: }limits, modules${swap:+, swap file $swap}${zram:+, zram $zram}"
+}
+
+swap_file() {
+  local unit=var-lib-drowse-swapfile.swap file=$data/swapfile size changed=''
+  [ -n "$swap" ] || return 1
+  size=$(bytes "$swap")
+  if [ "$(stat -c %s "$file" 2>/dev/null || echo 0)" != "$size" ]; then
+    systemctl -q stop "$unit" 2>/dev/null || true
+    rm -f "$file"
+    (umask 077 && fallocate -l "$size" "$file") || fail "there is no room for a swap file of $swap in $data"
+    mkswap -q "$file" >/dev/null
+    changed=yes
+  fi
+  if put "/etc/systemd/system/$unit" 644 <<END
+[Unit]
+Description=Drowse: memory of spaces that sleep
+
+[Swap]
+What=$file
+Options=discard
+
+[Install]
+WantedBy=swap.target
+END
+  then changed=yes; systemctl daemon-reload; fi
+  systemctl -q enable "$unit" 2>/dev/null
+  if ! systemctl -q is-active "$unit"; then systemctl start "$unit" || fail "the swap file cannot be used"; changed=yes; fi
+  [ -n "$changed" ]
+}
+
+zram_device() {
+  local unit=drowse-zram.service size changed=''
+  [ -n "$zram" ] || return 1
+  size=$(bytes "$zram")
+  if put "/etc/systemd/system/$unit" 644 <<END
+[Unit]
+Description=Drowse: compressed memory of spaces that sleep
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStartPre=-modprobe zram num_devices=1
+ExecStart=/bin/sh -ec 'zramctl --algorithm lz4 --size $size /dev/zram0; mkswap -q /dev/zram0; swapon --priority 100 /dev/zram0'
+ExecStop=/bin/sh -c 'swapoff /dev/zram0; zramctl --reset /dev/zram0'
+
+[Install]
+WantedBy=multi-user.target
+END
+  then changed=yes; systemctl daemon-reload; fi
+  systemctl -q enable "$unit" 2>/dev/null
+  if ! systemctl -q is-active "$unit"; then systemctl start "$unit" || fail "zram cannot be used; journalctl -u $unit says why"; changed=yes; fi
+  [ -n "$changed" ]
+}
+
+# The units of a release; what changed is read again by systemd.
+units() {
+  local from=$1 unit changed=''
+  for unit in "${role_units[@]}"; do
+    if put "/etc/systemd/system/$unit" 644 <"$from/deploy/systemd/$unit"; then changed=yes; fi
+  done
+  if [ "$role" = gateway ] && [[ " ${role_units[*]} " == *.socket* ]]; then
+    # Where it listens is the one setting that the socket needs as well.
+    if put /etc/systemd/system/drowse-gateway.socket.d/listen.conf 644 < <(printf '[Socket]\nListenStream=%s\n' "$listen"); then changed=yes; fi
+  fi
+  [ -z "$changed" ] || systemctl daemon-reload
+}
+
+caddy() {
+  local changed='' streams='' global='' issuer='' on_demand='' caddy_version
+  [ -n "$domain" ] || return 0
+  caddy_version=$(command caddy version | sed 's/^v//; s/ .*//')
+  # Older ones close streams when they reload; nothing here reloads but an upgrade that brings another Caddyfile.
+  [ "$(printf '%s\n2.7.0\n' "$caddy_version" | sort -V | head -n 1)" != 2.7.0 ] || streams='stream_close_delay 5m'
+  if [ "$tls" = internal ]; then global=skip_install_trust issuer=internal on_demand='issuer internal'; fi
+  install -d -m 755 /etc/caddy/conf.d
+  if put /etc/caddy/Caddyfile 644 < <(sed -e "s|@GATEWAY@|$near|; s|@DOMAIN@|$domain|g; s|@GLOBAL@|$global|; s|@STREAMS@|$streams|" \
+    -e "s|tls @ISSUER@|${issuer:+tls $issuer}|; s|@ON_DEMAND@|$on_demand|" "$staged/deploy/Caddyfile"); then changed=yes; fi
+  command caddy validate --config /etc/caddy/Caddyfile --adapter caddyfile >/dev/null 2>"$lib/.caddy-says" ||
+    { tail -n 3 "$lib/.caddy-says" >&2; fail "Caddy does not take /etc/caddy/Caddyfile; its last words are above"; }
+  rm -f "$lib/.caddy-says"
+  systemctl -q enable caddy.service 2>/dev/null
+  if ! systemctl -q is-active caddy.service; then
+    systemctl start caddy.service || fail "Caddy does not start; journalctl -u caddy says why"
+  elif [ -n "$changed" ]; then
+    systemctl reload caddy.service || fail "Caddy does not reload; journalctl -u caddy says why"
+  fi
+  say caddy "$caddy_version, https://$domain and the hosts of spaces${tls:+, $tls certificates}"
+}
+
+template() {
+  local began=$SECONDS log size
+  log=$(mktemp /tmp/drowse-image-XXXXXX)
+  quietly "base image" "debian 12, about 40 s the first time" "$log" "$staged/deploy/base/build" --templates "$data/templates"
+  rm -f "$log"
+  size=$(grep -o '"sizeBytes":[0-9]*' "$data/templates/base/manifest.json" | cut -d: -f2)
+  say "base image" "debian 12, $((size / 1000000)) MB" "$(clock $((SECONDS - began)))"
+}
+
+# A copy of a database as it is at this moment, while its daemon writes; the newest three are kept.
+backup() {
+  local name=$1 file=$2 copy
+  [ -f "$file" ] || return 0
+  copy=$data/backups/$name-$(date -u +%Y%m%dT%H%M%SZ)-${running:-unknown}.db
+  (umask 077 && sqlite3 "$file" '.timeout 10000' ".backup '$copy.part'") || fail "$file cannot be backed up; nothing was stopped"
+  mv -f "$copy.part" "$copy"
+  eval "${name}_backup=\$copy"
+  find "$data/backups" -name "$name-*.db" | sort -r | tail -n +4 | xargs -r rm -f --
+}
+
+# The program a unit runs, none when it does not run.
+runs() {
+  local pid
+  pid=$(systemctl show -p MainPID --value "$1" 2>/dev/null || echo 0)
+  [ "${pid:-0}" = 0 ] || readlink "/proc/$pid/exe" || true
+}
+
+# Waits until a daemon of this very release answers and all of it moves.
+healthy() {
+  local unit=$1 address=$2 program=$3 rows=$4 deadline
+  # A ledger is walked at the start: the more is in it, the longer that takes.
+  deadline=$((SECONDS + 30 + rows / 50))
+  while [ $SECONDS -lt $deadline ]; do
+    if [ "$(runs "$unit")" = "$program" ] && curl -fsS -m 5 -o /dev/null "http://$address/healthz" 2>/dev/null; then return 0; fi
+    [ "$(systemctl show -p ActiveState --value "$unit")" != failed ] || return 1
+    sleep 0.2
+  done
+  return 1
+}
+
+rows() { [ -f "$1" ] && sqlite3 "file:$1?mode=ro" 'select count(*) from spaces' 2>/dev/null || echo 0; }
+
+point() { ln -sfn "$2" "$lib/.$1" && mv -fT "$lib/.$1" "$lib/$1"; }
+
+# Puts a release to work: the node stops, the gateway changes, the node starts. Spaces run on.
+switch() {
+  local release=$1
+  point current "$release"
+  units "$lib/$release"
+  if [ "$role" = gateway ]; then
+    if [ -e "$etc/new-fleet" ]; then
+      # Where no reboot finds it, and no restart after this one.
+      put /run/systemd/system/drowse-gateway.service.d/new-fleet.conf 644 < <(printf '[Service]\nEnvironment=DROWSE_NEW_FLEET=true\n') || true
+      systemctl daemon-reload
+    fi
+    systemctl reset-failed drowse-gateway.service 2>/dev/null || true
+    local fine=yes
+    systemctl restart drowse-gateway.service && healthy drowse-gateway.service "$near" "$lib/$release/drowse-gateway" 0 || fine=
+    if [ -e /run/systemd/system/drowse-gateway.service.d/new-fleet.conf ]; then
+      rm -rf /run/systemd/system/drowse-gateway.service.d
+      systemctl daemon-reload
+      [ -z "$fine" ] || rm -f "$etc/new-fleet"
+    fi
+    [ -n "$fine" ] || { blame=drowse-gateway; return 1; }
+  fi
+  systemctl reset-failed drowse-node.service 2>/dev/null || true
+  systemctl start drowse-node.service &&
+    healthy drowse-node.service "$node_listen" "$lib/$release/drowse-node" "$(rows "$data/node/ledger.db")" ||
+    { blame=drowse-node; return 1; }
+}
+
+# Gives a database back that the newer release has changed beyond what the older one reads.
+restore() {
+  local daemon=$1 file=$2 copy=$3 has known
+  [ -n "$copy" ] && [ -f "$file" ] || return 0
+  has=$(sqlite3 "file:$file?mode=ro" 'pragma user_version' 2>/dev/null || echo 0)
+  known=$("$lib/$running/$daemon" --schema 2>/dev/null || sqlite3 "file:$copy?mode=ro" 'pragma user_version')
+  [ "$has" -gt "$known" ] || return 0
+  cp --preserve=mode "$copy" "$file.back"
+  chown --reference="$file" "$file.back"
+  chmod --reference="$file" "$file.back"
+  rm -f "$file-wal" "$file-shm"
+  mv -f "$file.back" "$file"
+}
+
+services() {
+  local began=$SECONDS gateway_backup='' node_backup='' unit blame='' ours=yes
+  running=$(readlink "$lib/current" 2>/dev/null || true)
+  [ ! -d "$lib/$stamp" ] || rm -rf "$staged"
+  if [ -d "$staged" ]; then mv -T "$staged" "$lib/$stamp"; fi
+  staged=$lib/$stamp
+  trap - EXIT
+
+  for unit in drowse-node drowse-gateway; do
+    [[ " ${role_units[*]} " == *" $unit.service "* ]] || continue
+    [ "$(runs "$unit.service")" = "$lib/$stamp/$unit" ] || ours=
+    cmp -s "$staged/deploy/systemd/$unit.service" "/etc/systemd/system/$unit.service" || ours=
+  done
+  if [ -n "$ours" ] && [ "$running" = "$stamp" ] && [ ! -e "$etc/new-fleet" ]; then
+    units "$staged"
+    enable
+    say services "drowse $version runs already"
+    return
+  fi
+
+  if [ -n "$running" ]; then
+    systemctl stop drowse-node.service 2>/dev/null || true
+    [ "$role" = node ] || backup gateway "$data/gateway/gateway.db"
+    backup node "$data/node/ledger.db"
+  fi
+  if switch "$stamp"; then
+    enable
+    if [ -n "$running" ] && [ "$running" != "$stamp" ]; then
+      point previous "$running"
+      find "$lib" -mindepth 1 -maxdepth 1 -type d ! -name "$stamp" ! -name "$running" -exec rm -rf {} +
+      say services "drowse $version, was ${running%-*}; $lib/previous keeps that" "$(clock $((SECONDS - began)))"
+    else
+      say services "drowse $version" "$(clock $((SECONDS - began)))"
+    fi
+    return
+  fi
+  journalctl -q --no-pager -u "$blame" -n 15 -o cat >&2 2>/dev/null || true
+  if [ -z "$running" ] || [ "$running" = "$stamp" ]; then
+    # A first install that failed leaves nothing behind that tries for ever.
+    [ -n "$running" ] || { systemctl stop drowse-node.service drowse-gateway.service 2>/dev/null || true; rm -rf "$lib/current" "${lib:?}/$stamp"; }
+    fail "$blame does not come up; its last words are above, journalctl -u $blame has the rest."
+  fi
+  # The node must not write while its ledger is put back.
+  systemctl stop drowse-node.service 2>/dev/null || true
+  if [ "$role" = gateway ]; then
+    systemctl stop drowse-gateway.service 2>/dev/null || true
+    restore drowse-gateway "$data/gateway/gateway.db" "$gateway_backup"
+  fi
+  restore drowse-node "$data/node/ledger.db" "$node_backup"
+  local failed=$blame
+  if switch "$running"; then
+    rm -rf "${lib:?}/$stamp"
+    fail "$failed of drowse $version does not come up, its last words are above; drowse ${running%-*} is back and runs."
+  fi
+  fail "$failed of drowse $version does not come up, and $blame of ${running%-*} neither; journalctl -u $blame says why."
+}
+
+# After every boot, too.
+enable() {
+  systemctl -q enable "${role_enabled[@]}" 2>/dev/null
+  local unit
+  for unit in "${role_enabled[@]}"; do systemctl -q is-active "$unit" || systemctl start "$unit"; done
+  # A table that somebody dropped is put back.
+  nft list table inet drowse >/dev/null 2>&1 || systemctl restart drowse-firewall.service
+}
+
+uninstall() {
+  [ "$(id -u)" = 0 ] || refuse "it changes the machine; run it as root."
+  [ -d "$lib" ] || [ -f /etc/systemd/system/drowse-node.service ] || [ -d "$etc" ] || refuse "Drowse is not installed here."
+  local unit
+  for unit in drowse-node.service drowse-gateway.socket drowse-gateway.service drowse-spaces.service drowse.slice \
+    drowse-firewall.service drowse-zram.service var-lib-drowse-swapfile.swap; do
+    [ -f "/etc/systemd/system/$unit" ] || continue
+    systemctl -q disable "$unit" 2>/dev/null || true
+    systemctl stop "$unit" 2>/dev/null || true
+    rm -rf "/etc/systemd/system/$unit" "/etc/systemd/system/$unit.d"
+  done
+  rm -f "$data/swapfile"
+  # Their processes are gone; what is mounted for spaces goes with them, the newest first.
+  awk '$2 ~ "^/run/drowse/" { print $2 }' /proc/mounts | tac | while read -r mount; do umount "$(printf '%b' "$mount")" 2>/dev/null || true; done
+  systemctl daemon-reload
+  systemctl reset-failed 'drowse*' 2>/dev/null || true
+  if grep -qs "^# Managed by Drowse" /etc/caddy/Caddyfile; then
+    systemctl stop caddy.service 2>/dev/null || true
+    systemctl -q disable caddy.service 2>/dev/null || true
+    rm -f /etc/caddy/Caddyfile
+  fi
+  rm -f /etc/sysctl.d/60-drowse.conf /etc/modules-load.d/drowse.conf
+  local name
+  for name in "${programs[@]}"; do
+    [[ $(readlink "/usr/local/bin/$name" 2>/dev/null) != "$lib"/* ]] || rm -f "/usr/local/bin/$name"
+  done
+  rm -rf "${lib:?}"
+  if [ -n "$purge" ]; then
+    ! grep -q ' /run/drowse/' /proc/mounts || fail "disks of spaces are still mounted below /run/drowse; end what uses them and try again."
+    rm -rf "${etc:?}" /run/drowse
+    # It may be a mount point of its own.
+    find "$data" -mindepth 1 -delete 2>/dev/null || true
+    rmdir "$data" 2>/dev/null || true
+    ! getent passwd drowse >/dev/null || userdel drowse
+    say uninstalled "spaces, ledgers, settings and token are gone"
+  else
+    say uninstalled "spaces and ledgers stay in $data, settings and token in $etc"
+  fi
+}
+
+role() {
+  [ "$(id -u)" = 0 ] || refuse "it changes the machine; run it as root."
+  judge_flags
+  judge_role
+  judge_machine
+  judge_token
+  settle
+  judge_ports
+  judge_caddy
+  if [ -n "$from" ]; then
+    [ -e "$from" ] || misuse "--from $from does not exist."
+  else
+    [ -n "$clone" ] || refuse "run it from a clone of the repository, or give it built programs with --from."
+    command -v cargo >/dev/null || refuse "cargo is not installed, and building needs it (https://rustup.rs); or give built programs with --from."
+  fi
+  exec 9>/run/drowse-install.lock
+  flock -n 9 || refuse "another install.sh is at work."
+
+  if [ -z "$from" ]; then
+    packages cc:build-essential
+    cd "$clone"
+    build
+    from=$bin
+  fi
+  stage "$from"
+  judge_schema drowse-gateway "$data/gateway/gateway.db"
+  judge_schema drowse-node "$data/node/ledger.db"
+
+  role_units=(drowse.slice drowse-spaces.service drowse-firewall.service drowse-node.service)
+  role_enabled=(drowse-firewall.service drowse-node.service)
+  if [ "$role" = gateway ]; then
+    role_units+=(drowse-gateway.service)
+    role_enabled+=(drowse-gateway.service)
+  fi
+  local needed=(runc:runc mkfs.ext4:e2fsprogs losetup:mount mmdebstrap:mmdebstrap b3sum:b3sum curl:curl sqlite3:sqlite3 nft:nftables ip:iproute2)
+  [ -z "$domain" ] || needed+=(caddy:caddy)
+  [ -z "$zram" ] || needed+=(zramctl:util-linux)
+  packages "${needed[@]}"
+  users_and_places
+  settings
+  host
+  template
+  services
+  local name
+  for name in drowse drowse-node drowse-gateway; do
+    [ "$(readlink "/usr/local/bin/$name" 2>/dev/null)" = "$lib/current/$name" ] || ln -sfn "$lib/current/$name" "/usr/local/bin/$name"
+  done
+  caddy
+  welcome
+}
+
+welcome() {
+  echo
+  if [ "$role" = node ]; then
+    echo "This machine runs spaces for $gateway as $(setting "$etc/node.env" DROWSE_NODE_ID)."
+    curl -fsS -m 5 -o /dev/null "$gateway/healthz" 2>/dev/null || echo "It does not reach $gateway yet; it goes on trying. Is the address right, and the port open?"
+    echo "  drowse node ls     shows it within seconds"
+    return
+  fi
+  echo "The gateway listens on $listen${domain:+, and https://$domain is its door}."
+  echo "  drowse node ls                     the machines of the fleet"
+  echo "  drowse space acquire NAME          a space"
+  if is_loopback "$(host_of "$listen")" && [ "$(host_of "$listen")" != 0.0.0.0 ] && [ "$(host_of "$listen")" != '[::]' ]; then
+    echo "No other machine reaches it: set DROWSE_GATEWAY_LISTEN in $etc/gateway.env to a private address before nodes join."
+  else
+    echo "Another machine joins with the token of $etc/token:"
+    echo "  DROWSE_TOKEN_FILE=FILE ./install.sh --role node --gateway http://$listen"
+  fi
+}
+
+try_locally() {
+  [ "$(uname -s)" = Linux ] || refuse "Drowse runs on Linux, this is $(uname -s)."
+  [ "$(id -u)" = 0 ] || refuse "spaces need root on this machine; run it as root."
+  [ -n "$clone" ] || refuse "run it from a clone of the repository: ./install.sh --local."
+  command -v cargo >/dev/null || refuse "cargo is not installed; https://rustup.rs installs it."
 
   # A directory that is named is meant from where the caller stands.
   [ -z "$state" ] || state=$(realpath -m -- "$state")
-  cd "$(dirname "${BASH_SOURCE[0]}")"
-  [ -f Cargo.lock ] || fail "$PWD is no clone of the repository. Nothing was changed."
+  cd "$clone"
   if [ -z "$state" ] || [ "$state" = "$PWD/.drowse" ]; then
     state=$PWD/.drowse shown=./.drowse
   else
     shown=$state
   fi
-  target=${CARGO_TARGET_DIR:-$PWD/target}
-  case $target in /*) ;; *) target=$PWD/$target ;; esac
-  bin=$target/release
-  templates=${DROWSE_TEMPLATES:-/var/lib/drowse/templates}
-
-  packages
+  packages runc:runc mkfs.ext4:e2fsprogs losetup:mount mmdebstrap:mmdebstrap b3sum:b3sum curl:curl cc:build-essential
   build
+  # A shell finds the command where the README says it is.
+  ln -sfn "$bin/drowse" drowse
   image
   start
   echo
@@ -164,4 +863,86 @@ main() {
   wait "$fleet" || { fleet=; fail "the fleet ended by itself."; }
 }
 
-main "$@"
+# Reads the command line into the variables of main.
+read_flags() {
+  local flag value
+  while [ $# -gt 0 ]; do
+    flag=$1 value=''
+    case $flag in
+      --*=*) value=${flag#*=} flag=${flag%%=*} ;;
+      --state | --from | --role | --gateway | --node-id | --node-endpoint | --region | --domain | --tls | --listen | --swap | --zram)
+        value=${2:-}
+        [ $# -lt 2 ] || shift
+        ;;
+    esac
+    case $flag in
+      --local | --once | --new-fleet | --uninstall | --purge) [[ $1 != *=* ]] || misuse "$flag takes no value." ;;
+      --state) [ -n "$value" ] || misuse "--state needs a directory." ;;
+      --from) [ -n "$value" ] || misuse "--from needs a directory or an archive." ;;
+      --role | --gateway | --node-id | --node-endpoint | --region | --domain | --tls | --listen | --swap | --zram)
+        [ -n "$value" ] || misuse "$flag needs a value."
+        ;;
+    esac
+    case $flag in
+      --local) mode=local ;;
+      --once) once=yes ;;
+      --state) state=$value ;;
+      --from) from=$(realpath -m -- "$value") ;;
+      --role) role=$value ;;
+      --gateway) gateway=$value ;;
+      --node-id) node_id=$value ;;
+      --node-endpoint) endpoint=$value ;;
+      --region) region=$value ;;
+      --domain) domain=$value ;;
+      --tls) tls=$value ;;
+      --listen) listen=$value ;;
+      --swap) swap=$value ;;
+      --zram) zram=$value ;;
+      --new-fleet) new_fleet=yes ;;
+      --uninstall) uninstall=yes ;;
+      --purge) purge=yes ;;
+      -h | --help) help ;;
+      *) misuse "unknown argument $1; ./install.sh --help lists what there is." ;;
+    esac
+    shift
+  done
+  local told="$role$gateway$node_id$endpoint$region$domain$tls$listen$swap$zram$new_fleet"
+  if [ -n "$mode" ]; then
+    [ -z "$told$from$uninstall$purge" ] || misuse "--local goes with --once and --state alone."
+  else
+    [ -z "$once$state" ] || misuse "--once and --state go with --local."
+    [ -z "$uninstall" ] || [ -z "$told$from" ] || misuse "--uninstall goes with --purge alone."
+    [ -n "$uninstall" ] || [ -z "$purge" ] || misuse "--purge goes with --uninstall."
+  fi
+}
+
+help() {
+  [ -f "${BASH_SOURCE[0]:-}" ] || { echo "see docs/operate.md"; exit 0; }
+  sed -n '2,/^set /p' "${BASH_SOURCE[0]}" | sed '$d; s/^# \{0,1\}//'
+  exit 0
+}
+
+main() {
+  # What was said.
+  local mode='' once='' state='' from='' role='' gateway='' node_id='' endpoint='' region='' domain='' tls='' listen=''
+  local swap='' zram='' new_fleet='' uninstall='' purge=''
+  # What was found, read by the functions above and by traps that run after this one has returned.
+  fleet='' shown='' target='' bin='' templates='' clone='' staged='' stamp='' version='' token='' made_token='' near=''
+  installed='' running='' node_listen='' role_units=() role_enabled=()
+  etc=/etc/drowse lib=/usr/local/lib/drowse data=/var/lib/drowse
+  programs=(drowse drowse-node drowse-gateway drowse-agent)
+  read_flags "$@"
+
+  # Piped into a shell, this script has no clone around it.
+  if [ -n "${BASH_SOURCE[0]:-}" ] && [ -f "$(dirname "${BASH_SOURCE[0]}")/Cargo.lock" ]; then
+    clone=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+    target=${CARGO_TARGET_DIR:-$clone/target}
+    case $target in /*) ;; *) target=$clone/$target ;; esac
+    bin=$target/release
+  fi
+  templates=${DROWSE_TEMPLATES:-$data/templates}
+  if [ "$mode" = local ]; then try_locally; elif [ -n "$uninstall" ]; then uninstall; else role; fi
+}
+
+# In braces, so that a script that was cut anywhere is none.
+{ main "$@"; exit; }

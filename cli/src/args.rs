@@ -15,7 +15,7 @@ use crate::{
     version,
     propagate_version = true,
     after_help = "The fleet a command talks to is found by --state DIR, else by DROWSE_ENDPOINT with DROWSE_TOKEN or \
-                  DROWSE_TOKEN_FILE, else in ./.drowse. A token is never an argument.\n\n\
+                  DROWSE_TOKEN_FILE, else in ./.drowse, else in /etc/drowse, where install.sh leaves it. A token is never an argument.\n\n\
                   Exit codes: 0 done, 1 failed (the error says why), 64 wrong usage, 130 interrupted; \
                   `drowse space exec --help` lists those of exec."
 )]

@@ -8,6 +8,9 @@ use crate::failure::{Failure, Outcome};
 /// Where a local fleet keeps its state when nothing else is said.
 pub(crate) const DEFAULT_STATE: &str = ".drowse";
 
+/// Where `install.sh` leaves the address and the token of the fleet a machine belongs to.
+const INSTALLED: &str = "/etc/drowse";
+
 /// A fleet a command can talk to.
 pub(crate) struct Fleet {
     /// Its origin, without a trailing slash.
@@ -16,7 +19,7 @@ pub(crate) struct Fleet {
     pub(crate) token: Token,
 }
 
-/// Finds the fleet: `--state DIR`, else the environment, else `./.drowse`.
+/// Finds the fleet: `--state DIR`, else the environment, else `./.drowse`, else the one this machine was installed into.
 pub(crate) fn find(state: Option<&Utf8Path>) -> Outcome<Fleet> {
     if let Some(dir) = state {
         return local(dir);
@@ -31,6 +34,10 @@ pub(crate) fn find(state: Option<&Utf8Path>) -> Outcome<Fleet> {
     let dir = Utf8Path::new(DEFAULT_STATE);
     if dir.join("fleet.json").exists() {
         return local(dir);
+    }
+    let installed = Utf8Path::new(INSTALLED);
+    if installed.join("endpoint").exists() {
+        return local(installed);
     }
     Err(Failure::new("no fleet: there is no .drowse here and DROWSE_ENDPOINT is not set").hint(
         "Start one here with `drowse up`, name its directory with --state DIR,\n\

@@ -20,6 +20,9 @@ const ANSWER_TIMEOUT_MAX: Duration = deadline::FORWARD_MAX;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "drowse-gateway", version, about = "The front door of a Drowse fleet")]
 pub struct Args {
+    /// Print the version of the database this program writes, and end
+    #[arg(long)]
+    pub schema: bool,
     /// Where to listen, host:port
     #[arg(long, env = "DROWSE_GATEWAY_LISTEN", default_value = "127.0.0.1:4677", value_name = "HOST:PORT")]
     pub listen: String,

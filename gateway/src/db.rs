@@ -48,6 +48,14 @@ pub(crate) fn migrations() -> Migrations<'static> {
     Migrations::new(vec![M::up(SCHEMA)])
 }
 
+/// The version of the databases this program writes.
+///
+/// # Errors
+/// When its steps are wrong.
+pub(crate) fn version() -> Result<i64, db::Error> {
+    db::version(&migrations())
+}
+
 /// What a node, member or removed, last said of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Said {

@@ -42,6 +42,14 @@ mod several;
 /// The parts put together, from start to end.
 mod service;
 
+/// The version of the databases this program writes.
+///
+/// # Errors
+/// When its steps are wrong.
+pub fn schema() -> Result<i64, drowse_shared::db::Error> {
+    db::version()
+}
+
 pub use budget::Budget;
 pub use config::Config;
 pub use service::{Error, Parts, run};

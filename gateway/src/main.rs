@@ -30,6 +30,18 @@ async fn main() -> ExitCode {
             return code;
         }
     };
+    if args.schema {
+        return match drowse_gateway::schema() {
+            Ok(version) => {
+                println!("{version}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("error: {:#}", anyhow::Error::new(error));
+                ExitCode::FAILURE
+            }
+        };
+    }
     let config = match Config::read(args) {
         Ok(config) => config,
         Err(error) => {

@@ -39,6 +39,9 @@ pub enum Runs {
     args_conflicts_with_subcommands = true
 )]
 pub struct Args {
+    /// Print the version of the ledger this program writes, and end
+    #[arg(long)]
+    pub schema: bool,
     /// Something else than running spaces.
     #[command(subcommand)]
     pub command: Option<Command>,

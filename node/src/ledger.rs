@@ -46,6 +46,14 @@ const LOCK: Duration = Duration::from_secs(1);
 /// Between two tries.
 const LOCK_AGAIN: Duration = Duration::from_millis(50);
 
+/// The version of the ledgers this program writes.
+///
+/// # Errors
+/// When its steps are wrong.
+pub fn schema() -> Result<i64, db::Error> {
+    db::version(&migrations::all())
+}
+
 /// Why the ledger failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {

@@ -36,6 +36,18 @@ fn main() -> ExitCode {
             return code;
         }
     };
+    if args.schema {
+        return match drowse_node::ledger::schema() {
+            Ok(version) => {
+                println!("{version}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("error: {:#}", anyhow::Error::new(error));
+                ExitCode::FAILURE
+            }
+        };
+    }
     telemetry::init(&args.telemetry);
     if let Some(Command::Adopt(args)) = args.command {
         return match tokio::runtime::Builder::new_current_thread().enable_all().build() {

@@ -86,6 +86,17 @@ impl Error {
     }
 }
 
+/// The version a database has when it is in this shape, as its `user_version` says it.
+///
+/// # Errors
+/// When the steps themselves are wrong.
+pub fn version(migrations: &Migrations<'_>) -> Result<i64, Error> {
+    let mut empty = Connection::open_in_memory()?;
+    let path = Utf8Path::new(":memory:");
+    migrate(&mut empty, path, migrations)?;
+    Ok(empty.pragma_query_value(None, "user_version", |row| row.get(0))?)
+}
+
 enum Pool {
     Many(r2d2::Pool<SqliteConnectionManager>),
     One(Arc<Mutex<Connection>>),

@@ -1,0 +1,180 @@
+"""Machines: containers with systemd as pid 1 on a private network, on a Docker engine of their own.
+
+A machine has its state directory on the host's disk, so that it outlives a power cut as a disk does.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+
+TEMPLATES = pathlib.Path(os.environ.get("DROWSE_TEMPLATES", "/var/lib/drowse/templates"))
+CACHE = pathlib.Path("/var/lib/drowse/machines")
+SUBNET = "172.31.251.0/24"
+NETWORK = "drowse-machines"
+FREEZER = pathlib.Path("/sys/fs/cgroup/freezer")
+# What a Debian server has, and what install.sh would fetch: the machines have no way to a mirror.
+PACKAGES = (
+    "systemd systemd-sysv dbus kmod iproute2 procps mount e2fsprogs ca-certificates curl openssl python3-minimal "
+    "runc nftables sqlite3 b3sum mmdebstrap caddy"
+).split()
+
+
+class Failed(Exception):
+    """A check that did not hold, or a step that did not work; says what was seen."""
+
+
+def run(*command, check=True, timeout=300, **more):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=timeout, **more)
+    if check and done.returncode != 0:
+        raise Failed(f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+    return done
+
+
+def until(what, answer, seconds=60, every=0.2):
+    """Asks until there is an answer that is not empty."""
+    end = time.monotonic() + seconds
+    while True:
+        got = answer()
+        if got:
+            return got
+        if time.monotonic() > end:
+            raise Failed(f"not within {seconds} s: {what}")
+        time.sleep(every)
+
+
+def image_archive():
+    """The root file system of a machine, built once for each list of packages."""
+    key = hashlib.sha256(" ".join(PACKAGES).encode()).hexdigest()[:16]
+    archive = CACHE / f"bookworm-{key}.tar"
+    if not archive.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        part = archive.with_suffix(f".{os.getpid()}.part")
+        sources = pathlib.Path("/etc/apt/sources.list.d/debian.sources")
+        quiet = [f"--dpkgopt=path-exclude=/usr/share/{part}/*" for part in ("man", "doc", "locale")]
+        run(
+            "mmdebstrap", "--quiet", "--variant=minbase", "--mode=root", "--format=tar",
+            f"--include={','.join(PACKAGES)}", '--aptopt=Acquire::Languages "none"', *quiet,
+            "bookworm", part, *([sources] if sources.exists() else []), timeout=900,
+        )
+        part.rename(archive)
+    return archive
+
+
+class Engine:
+    """A Docker engine: the one that runs, else one of our own under `root`."""
+
+    def __init__(self, root):
+        self.root, self.process, self.rules = root, None, None
+        self.environment = dict(os.environ)
+        if run("docker", "info", check=False).returncode != 0:
+            self._start()
+        self._remove_network()
+        self.docker("network", "create", "--internal", "--subnet", SUBNET, NETWORK)
+
+    def _start(self):
+        self.rules = run("iptables-save", check=False).stdout
+        self.environment["DOCKER_HOST"] = f"unix://{self.root}/sock"
+        with open(self.root / "dockerd.log", "wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    "dockerd", "--bridge=none", f"--data-root={self.root}/data", f"--exec-root={self.root}/exec",
+                    f"--pidfile={self.root}/pid", f"--host=unix://{self.root}/sock",
+                ],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )
+        until("the engine answers", lambda: self.docker("info", check=False).returncode == 0)
+
+    def docker(self, *command, **more):
+        return run("docker", *command, env=self.environment, **more)
+
+    def import_image(self, archive):
+        return self.docker("import", archive).stdout.strip()
+
+    def _remove_network(self):
+        self.docker("network", "rm", NETWORK, check=False)
+
+    def close(self):
+        self._remove_network()
+        if self.process is None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        if self.rules:
+            run("iptables-restore", input=self.rules, check=False)
+        for line in open("/proc/mounts"):
+            if str(self.root) in line.split()[1]:
+                run("umount", "-l", line.split()[1], check=False)
+
+
+class Machine:
+    """One machine."""
+
+    def __init__(self, engine, image, name, address, root, shared):
+        self.engine, self.name, self.address = engine, name, address
+        self.disk = root / name
+        template = TEMPLATES / os.readlink(TEMPLATES / "base")
+        # The base image is shared with the host; what names it is the machine's own.
+        (self.disk / "templates").mkdir(parents=True)
+        for link in [TEMPLATES / "base", *TEMPLATES.glob(".recipe-*")]:
+            shutil.copy(link, self.disk / "templates" / link.name, follow_symlinks=False)
+        here = pathlib.Path(__file__).parent
+        engine.docker("rm", "-f", name, check=False)
+        engine.docker(
+            "run", "-d", "--name", name, "--hostname", name, "--network", NETWORK, "--ip", address,
+            "--cap-add=ALL", "--cap-drop=SYS_RESOURCE", "--security-opt=seccomp=unconfined",
+            "--security-opt=apparmor=unconfined", "--security-opt=systempaths=unconfined",
+            "--device-cgroup-rule=a *:* rwm", "--cgroupns=private", "-e", "container=docker",
+            "--tmpfs=/run", "--tmpfs=/run/lock", "--tmpfs=/tmp:exec", "--stop-signal=SIGRTMIN+3",
+            "-v", f"{here}/boot:/boot.sh:ro", "-v", f"{self.disk}:/var/lib/drowse",
+            "-v", f"{template}:/var/lib/drowse/templates/{template.name}:ro",
+            *(f"--volume={host}:{inside}:ro" for inside, host in shared.items()), image, "/boot.sh",
+        )
+
+    def wait(self):
+        def state():
+            return self.sh("systemctl is-system-running", check=False).strip() in ("running", "degraded")
+
+        until(f"{self.name} has booted", state)
+
+    def sh(self, script, check=True, timeout=300):
+        """What a shell as root on the machine prints. The script goes in by standard input: no argument shows it."""
+        done = self.try_sh(script, timeout)
+        if check and done.returncode != 0:
+            raise Failed(f"{self.name}: {script}\nexit {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def try_sh(self, script, timeout=300):
+        return self.engine.docker("exec", "-i", self.name, "bash", input=script, check=False, timeout=timeout)
+
+    def drowse(self, *arguments):
+        return json.loads(self.sh("cd /; drowse --json " + " ".join(arguments)))
+
+    def cut(self):
+        """Takes the power away, at once."""
+        self._thaw()
+        self.engine.docker("kill", "--signal=KILL", self.name)
+
+    def _thaw(self):
+        # What version 1 of cgroups has frozen does not even die.
+        identity = self.engine.docker("inspect", "-f", "{{.Id}}", self.name, check=False).stdout.strip()
+        for state in FREEZER.glob(f"docker/{identity}/**/freezer.state") if identity else []:
+            try:
+                state.write_text("THAWED")
+            except OSError:
+                pass
+
+    def power(self):
+        self.engine.docker("start", self.name)
+        self.wait()
+
+    def close(self):
+        self._thaw()
+        self.engine.docker("rm", "-f", self.name, check=False)
