@@ -102,7 +102,7 @@ stop() {
 }
 
 start() {
-  local began=$SECONDS line
+  local began=$SECONDS
   trap 'echo; stop; exit 130' INT
   trap 'stop; exit 143' TERM HUP
   trap 'stop' EXIT
@@ -110,7 +110,7 @@ start() {
   # Its first line comes when every node takes spaces; without one it has said why on standard error.
   exec {told}< <(DROWSE_TEMPLATES=$templates exec setsid "$bin/drowse" up --nodes 2 --state "$state" </dev/null)
   fleet=$!
-  read -r -t 90 line <&"$told" || { stop >/dev/null; exit 1; }
+  read -r -t 90 _ <&"$told" || { stop >/dev/null; exit 1; }
   say fleet "gateway $(cat "$state/endpoint"), 2 nodes, state in $shown" "$(clock $((SECONDS - began)))"
 }
 
@@ -190,7 +190,7 @@ judge_role() {
   if [ -f "$etc/gateway.env" ]; then kept=gateway; elif [ -f "$etc/node.env" ]; then kept=node; fi
   [ -z "$kept" ] || [ -z "$role" ] || [ "$role" = "$kept" ] ||
     misuse "--role is $role and this machine has the role $kept; --uninstall comes first."
-  role=${kept:-${role:-gateway}} installed=$kept
+  role=${kept:-${role:-gateway}}
   if [ "$role" = gateway ]; then
     [ -z "$gateway" ] || misuse "--gateway is for --role node; this machine is the gateway."
     [ -z "$endpoint" ] || misuse "--node-endpoint is for --role node; the node of the gateway's machine is reached where the gateway is."
@@ -326,8 +326,11 @@ settle() {
       [ -n "$address" ] || refuse "this machine's address is not known; say --node-endpoint URL."
       endpoint=http://$address:4676
     fi
-    node_listen=$(host_of "${endpoint:-http://0.0.0.0:4676}"):4676
-    ! [[ ${endpoint#*://} =~ :([0-9]+)$ ]] || node_listen=$(host_of "$endpoint"):${BASH_REMATCH[1]}
+    # Where the endpoint is an address of this machine it listens there, and everywhere else where it is a name or a way around.
+    address=$(host_of "${endpoint:-http://0.0.0.0}")
+    ip -o address show 2>/dev/null | grep -qwF "$(tr -d '[]' <<<"$address")" || address=0.0.0.0
+    node_listen=$address:4676
+    ! [[ ${endpoint#*://} =~ :([0-9]+)$ ]] || node_listen=$address:${BASH_REMATCH[1]}
   fi
   kept=$(setting "$etc/node.env" DROWSE_NODE_LISTEN)
   node_listen=${kept:-$node_listen}
@@ -605,6 +608,8 @@ healthy() {
   while [ $SECONDS -lt $deadline ]; do
     if [ "$(runs "$unit")" = "$program" ] && curl -fsS -m 5 -o /dev/null "http://$address/healthz" 2>/dev/null; then return 0; fi
     [ "$(systemctl show -p ActiveState --value "$unit")" != failed ] || return 1
+    # It dies again and again: waiting longer makes no difference.
+    [ "$(systemctl show -p NRestarts --value "$unit")" -lt 4 ] || return 1
     sleep 0.2
   done
   return 1
@@ -928,7 +933,7 @@ main() {
   local swap='' zram='' new_fleet='' uninstall='' purge=''
   # What was found, read by the functions above and by traps that run after this one has returned.
   fleet='' shown='' target='' bin='' templates='' clone='' staged='' stamp='' version='' token='' made_token='' near=''
-  installed='' running='' node_listen='' role_units=() role_enabled=()
+  running='' node_listen='' role_units=() role_enabled=()
   etc=/etc/drowse lib=/usr/local/lib/drowse data=/var/lib/drowse
   programs=(drowse drowse-node drowse-gateway drowse-agent)
   read_flags "$@"
