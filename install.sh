@@ -131,7 +131,11 @@ END
 setting() { [ -f "$1" ] && sed -n "s/^$2=//p" "$1" | tail -n 1 || true; }
 
 # The parts of URLs and of host:port.
-host_of() { local rest=${1#*://}; rest=${rest%%/*}; echo "${rest%:*}"; }
+host_of() {
+  local rest=${1#*://}
+  rest=${rest%%/*}
+  case $rest in *']') echo "$rest" ;; *) echo "${rest%:*}" ;; esac
+}
 port_of() { echo "${1##*:}"; }
 is_loopback() { case $1 in localhost | 127.* | '[::1]' | ::1 | 0.0.0.0 | '[::]') return 0 ;; *) return 1 ;; esac; }
 is_origin() { [[ $1 =~ ^http://([a-zA-Z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?/?$ ]]; }
