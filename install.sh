@@ -491,55 +491,53 @@ host() {
 }
 
 swap_file() {
-  local unit=var-lib-drowse-swapfile.swap file=$data/swapfile size changed=''
+  local file=$data/swapfile size changed=1
   [ -n "$swap" ] || return 1
   size=$(bytes "$swap")
   if [ "$(stat -c %s "$file" 2>/dev/null || echo 0)" != "$size" ]; then
-    systemctl -q stop "$unit" 2>/dev/null || true
+    systemctl -q stop drowse-swap.service 2>/dev/null || true
     rm -f "$file"
     (umask 077 && fallocate -l "$size" "$file") || fail "there is no room for a swap file of $swap in $data"
-    mkswap -q "$file" >/dev/null
-    changed=yes
+    mkswap "$file" >/dev/null
+    changed=0
   fi
-  if put "/etc/systemd/system/$unit" 644 <<END
-[Unit]
-Description=Drowse: memory of spaces that sleep
-
-[Swap]
-What=$file
-Options=discard
-
-[Install]
-WantedBy=swap.target
-END
-  then changed=yes; systemctl daemon-reload; fi
-  systemctl -q enable "$unit" 2>/dev/null
-  if ! systemctl -q is-active "$unit"; then systemctl start "$unit" || fail "the swap file cannot be used"; changed=yes; fi
-  [ -n "$changed" ]
+  # A unit of systemd's kind for swap does not work on machines that are containers.
+  more_memory drowse-swap.service "$file" "swapon $file" "swapoff $file" && changed=0
+  return $changed
 }
 
 zram_device() {
-  local unit=drowse-zram.service size changed=''
+  local size
   [ -n "$zram" ] || return 1
   size=$(bytes "$zram")
+  more_memory drowse-zram.service /dev/zram0 \
+    "[ -e /sys/block/zram0 ] || modprobe zram num_devices=1; echo 1 >/sys/block/zram0/reset; echo $size >/sys/block/zram0/disksize; mkswap /dev/zram0; swapon --priority 100 /dev/zram0" \
+    "swapoff /dev/zram0; echo 1 >/sys/block/zram0/reset"
+}
+
+# A unit that brings memory for what sleeps, and is brought back if the memory is gone. Answers whether anything changed.
+more_memory() {
+  local unit=$1 where=$2 start=$3 stop=$4 changed=1
   if put "/etc/systemd/system/$unit" 644 <<END
 [Unit]
-Description=Drowse: compressed memory of spaces that sleep
+Description=Drowse: memory for spaces that sleep
 
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-ExecStartPre=-modprobe zram num_devices=1
-ExecStart=/bin/sh -ec 'zramctl --algorithm lz4 --size $size /dev/zram0; mkswap -q /dev/zram0; swapon --priority 100 /dev/zram0'
-ExecStop=/bin/sh -c 'swapoff /dev/zram0; zramctl --reset /dev/zram0'
+ExecStart=/bin/sh -ec '$start'
+ExecStop=/bin/sh -c '$stop'
 
 [Install]
 WantedBy=multi-user.target
 END
-  then changed=yes; systemctl daemon-reload; fi
+  then changed=0; systemctl daemon-reload; fi
   systemctl -q enable "$unit" 2>/dev/null
-  if ! systemctl -q is-active "$unit"; then systemctl start "$unit" || fail "zram cannot be used; journalctl -u $unit says why"; changed=yes; fi
-  [ -n "$changed" ]
+  if [ $changed = 0 ] || ! systemctl -q is-active "$unit" || ! swapon --show=NAME --noheadings | grep -qxF "$where"; then
+    systemctl restart "$unit" || fail "$where cannot be used; journalctl -u $unit says why"
+    changed=0
+  fi
+  return $changed
 }
 
 # The units of a release; what changed is read again by systemd.
@@ -735,7 +733,7 @@ uninstall() {
   [ -d "$lib" ] || [ -f /etc/systemd/system/drowse-node.service ] || [ -d "$etc" ] || refuse "Drowse is not installed here."
   local unit
   for unit in drowse-node.service drowse-gateway.socket drowse-gateway.service drowse-spaces.service drowse.slice \
-    drowse-firewall.service drowse-zram.service var-lib-drowse-swapfile.swap; do
+    drowse-firewall.service drowse-zram.service drowse-swap.service; do
     [ -f "/etc/systemd/system/$unit" ] || continue
     systemctl -q disable "$unit" 2>/dev/null || true
     systemctl stop "$unit" 2>/dev/null || true
@@ -806,7 +804,6 @@ role() {
   fi
   local needed=(runc:runc mkfs.ext4:e2fsprogs losetup:mount mmdebstrap:mmdebstrap b3sum:b3sum curl:curl sqlite3:sqlite3 nft:nftables ip:iproute2)
   [ -z "$domain" ] || needed+=(caddy:caddy)
-  [ -z "$zram" ] || needed+=(zramctl:util-linux)
   packages "${needed[@]}"
   users_and_places
   settings
