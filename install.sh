@@ -272,6 +272,8 @@ judge_token() {
     made_token=yes
     return
   fi
+  # No program that is started from here on has a use for it.
+  unset DROWSE_TOKEN DROWSE_TOKEN_FILE
   [[ $token =~ ^[[:graph:]]+$ ]] && [ ${#token} -ge 32 ] ||
     refuse "the token has ${#token} characters; it needs at least 32 printable ones without spaces."
 }
@@ -546,9 +548,12 @@ units() {
   for unit in "${role_units[@]}"; do
     if put "/etc/systemd/system/$unit" 644 <"$from/deploy/systemd/$unit"; then changed=yes; fi
   done
-  if [ "$role" = gateway ] && [[ " ${role_units[*]} " == *.socket* ]]; then
+  if [ "$role" = gateway ]; then
     # Where it listens is the one setting that the socket needs as well.
-    if put /etc/systemd/system/drowse-gateway.socket.d/listen.conf 644 < <(printf '[Socket]\nListenStream=%s\n' "$listen"); then changed=yes; fi
+    if put "$listens" 644 < <(printf '[Socket]\nListenStream=%s\n' "$listen"); then
+      changed=yes
+      systemctl stop drowse-gateway.socket drowse-gateway.service 2>/dev/null || true
+    fi
   fi
   [ -z "$changed" ] || systemctl daemon-reload
 }
@@ -602,13 +607,15 @@ runs() {
   [ "${pid:-0}" = 0 ] || readlink "/proc/$pid/exe" || true
 }
 
+answers() { curl -fsS --noproxy '*' -m 5 -o /dev/null "$1/healthz" 2>/dev/null; }
+
 # Waits until a daemon of this very release answers and all of it moves.
 healthy() {
   local unit=$1 address=$2 program=$3 rows=$4 deadline
   # A ledger is walked at the start: the more is in it, the longer that takes.
   deadline=$((SECONDS + 30 + rows / 50))
   while [ $SECONDS -lt $deadline ]; do
-    if [ "$(runs "$unit")" = "$program" ] && curl -fsS -m 5 -o /dev/null "http://$address/healthz" 2>/dev/null; then return 0; fi
+    if [ "$(runs "$unit")" = "$program" ] && answers "http://$address"; then return 0; fi
     [ "$(systemctl show -p ActiveState --value "$unit")" != failed ] || return 1
     # It dies again and again: waiting longer makes no difference.
     [ "$(systemctl show -p NRestarts --value "$unit")" -lt 4 ] || return 1
@@ -634,7 +641,8 @@ switch() {
     fi
     systemctl reset-failed drowse-gateway.service 2>/dev/null || true
     local fine=yes
-    systemctl restart drowse-gateway.service && healthy drowse-gateway.service "$near" "$lib/$release/drowse-gateway" 0 || fine=
+    # Not waited for: what counts is what it answers. Its socket stays open meanwhile.
+    systemctl start drowse-gateway.socket && systemctl --no-block restart drowse-gateway.service && healthy drowse-gateway.service "$near" "$lib/$release/drowse-gateway" 0 || fine=
     if [ -e /run/systemd/system/drowse-gateway.service.d/new-fleet.conf ]; then
       rm -rf /run/systemd/system/drowse-gateway.service.d
       systemctl daemon-reload
@@ -643,7 +651,7 @@ switch() {
     [ -n "$fine" ] || { blame=drowse-gateway; return 1; }
   fi
   systemctl reset-failed drowse-node.service 2>/dev/null || true
-  systemctl start drowse-node.service &&
+  systemctl --no-block start drowse-node.service &&
     healthy drowse-node.service "$node_listen" "$lib/$release/drowse-node" "$(rows "$data/node/ledger.db")" ||
     { blame=drowse-node; return 1; }
 }
@@ -675,6 +683,7 @@ services() {
     [ "$(runs "$unit.service")" = "$lib/$stamp/$unit" ] || ours=
     cmp -s "$staged/deploy/systemd/$unit.service" "/etc/systemd/system/$unit.service" || ours=
   done
+  [ "$role" = node ] || [ "$(sed -n 's/^ListenStream=//p' "$listens" 2>/dev/null)" = "$listen" ] || ours=
   if [ -n "$ours" ] && [ "$running" = "$stamp" ] && [ ! -e "$etc/new-fleet" ]; then
     units "$staged"
     enable
@@ -701,13 +710,13 @@ services() {
   journalctl -q --no-pager -u "$blame" -n 15 -o cat >&2 2>/dev/null || true
   if [ -z "$running" ] || [ "$running" = "$stamp" ]; then
     # A first install that failed leaves nothing behind that tries for ever.
-    [ -n "$running" ] || { systemctl stop drowse-node.service drowse-gateway.service 2>/dev/null || true; rm -rf "$lib/current" "${lib:?}/$stamp"; }
+    [ -n "$running" ] || { systemctl stop drowse-node.service drowse-gateway.socket drowse-gateway.service 2>/dev/null || true; rm -rf "$lib/current" "${lib:?}/$stamp"; }
     fail "$blame does not come up; its last words are above, journalctl -u $blame has the rest."
   fi
   # The node must not write while its ledger is put back.
   systemctl stop drowse-node.service 2>/dev/null || true
   if [ "$role" = gateway ]; then
-    systemctl stop drowse-gateway.service 2>/dev/null || true
+    systemctl stop drowse-gateway.socket drowse-gateway.service 2>/dev/null || true
     restore drowse-gateway "$data/gateway/gateway.db" "$gateway_backup"
   fi
   restore drowse-node "$data/node/ledger.db" "$node_backup"
@@ -799,8 +808,8 @@ role() {
   role_units=(drowse.slice drowse-spaces.service drowse-firewall.service drowse-node.service)
   role_enabled=(drowse-firewall.service drowse-node.service)
   if [ "$role" = gateway ]; then
-    role_units+=(drowse-gateway.service)
-    role_enabled+=(drowse-gateway.service)
+    role_units+=(drowse-gateway.socket drowse-gateway.service)
+    role_enabled+=(drowse-gateway.socket drowse-gateway.service)
   fi
   local needed=(runc:runc mkfs.ext4:e2fsprogs losetup:mount mmdebstrap:mmdebstrap b3sum:b3sum curl:curl sqlite3:sqlite3 nft:nftables ip:iproute2)
   [ -z "$domain" ] || needed+=(caddy:caddy)
@@ -822,7 +831,7 @@ welcome() {
   echo
   if [ "$role" = node ]; then
     echo "This machine runs spaces for $gateway as $(setting "$etc/node.env" DROWSE_NODE_ID)."
-    curl -fsS -m 5 -o /dev/null "$gateway/healthz" 2>/dev/null || echo "It does not reach $gateway yet; it goes on trying. Is the address right, and the port open?"
+    answers "$gateway" || echo "It does not reach $gateway yet; it goes on trying. Is the address right, and the port open?"
     echo "  drowse node ls     shows it within seconds"
     return
   fi
@@ -935,7 +944,7 @@ main() {
   # What was found, read by the functions above and by traps that run after this one has returned.
   fleet='' shown='' target='' bin='' templates='' clone='' staged='' stamp='' version='' token='' made_token='' near=''
   running='' node_listen='' role_units=() role_enabled=()
-  etc=/etc/drowse lib=/usr/local/lib/drowse data=/var/lib/drowse
+  etc=/etc/drowse lib=/usr/local/lib/drowse data=/var/lib/drowse listens=/etc/systemd/system/drowse-gateway.socket.d/listen.conf
   programs=(drowse drowse-node drowse-gateway drowse-agent)
   read_flags "$@"
 

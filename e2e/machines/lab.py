@@ -121,10 +121,8 @@ class Machine:
         self.engine, self.name, self.address = engine, name, address
         self.disk = root / name
         template = TEMPLATES / os.readlink(TEMPLATES / "base")
-        # The base image is shared with the host; what names it is the machine's own.
         (self.disk / "templates").mkdir(parents=True)
-        for link in [TEMPLATES / "base", *TEMPLATES.glob(".recipe-*")]:
-            shutil.copy(link, self.disk / "templates" / link.name, follow_symlinks=False)
+        self.name_the_template()
         here = pathlib.Path(__file__).parent
         engine.docker("rm", "-f", name, check=False)
         engine.docker(
@@ -137,6 +135,11 @@ class Machine:
             "-v", f"{template}:/var/lib/drowse/templates/{template.name}:ro",
             *(f"--volume={host}:{inside}:ro" for inside, host in shared.items()), image, "/boot.sh",
         )
+
+    def name_the_template(self):
+        """The base image is shared with the host; what names it is the machine's own."""
+        for link in [TEMPLATES / "base", *TEMPLATES.glob(".recipe-*")]:
+            shutil.copy(link, self.disk / "templates" / link.name, follow_symlinks=False)
 
     def wait(self):
         def state():

@@ -39,10 +39,10 @@ while True: threading.Thread(target=serve, args=(s.accept()[0],), daemon=True).s
 
 
 class WebSocket:
-    def __init__(self, address, host, authority, path="/", asked=None):
+    def __init__(self, address, host, authority, path="/"):
         context = ssl.create_default_context(cadata=authority)
         raw = socket.create_connection((address, 443), timeout=30)
-        self.stream = context.wrap_socket(raw, server_hostname=asked or host)
+        self.stream = context.wrap_socket(raw, server_hostname=host)
         key = base64.b64encode(os.urandom(16))
         self.stream.sendall(
             f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
