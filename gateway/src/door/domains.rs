@@ -32,7 +32,7 @@ pub(super) async fn bind(
     State(gateway): State<Arc<Gateway>>,
     request: Request,
 ) -> Result<Json<DomainBound>, Error> {
-    let asked = ports::authority(&request)?.map(|host| host::plain(host));
+    let asked = ports::authority(&request)?.map(host::plain);
     let bytes = body::read(request.into_body(), JSON_BODY_BYTES_MAX).await?;
     let BindDomain { name, domain, port } = parse(&bytes)?;
     judge(&domain, gateway.domain.as_deref(), asked.as_deref())?;
