@@ -328,7 +328,7 @@ impl Finder {
     ) -> Result<Vec<Said>, Busy> {
         let said = self.round(space, intent, all).await?;
         if !matches!(verdict::verdict(&said), Verdict::Conflict { .. }) {
-            return Ok(said);
+            return Ok(self.of_the_fleet(said));
         }
         let _turn = self.known.turn(said.len()).await?;
         let again = said.into_iter().map(|said| async move {
@@ -341,7 +341,15 @@ impl Finder {
                 answer => Said { answer, ..said },
             }
         });
-        Ok(futures_util::future::join_all(again).await)
+        Ok(self.of_the_fleet(futures_util::future::join_all(again).await))
+    }
+
+    /// Without who was removed, or found to be, while the round went on: what it holds is not the fleet's.
+    fn of_the_fleet(&self, mut said: Vec<Said>) -> Vec<Said> {
+        said.retain(|said| {
+            !matches!(said.answer, Answer::Yes(_)) || self.fleet.peer(&said.peer.ledger).is_some()
+        });
+        said
     }
 
     /// Asks one node, as a hint about it is not enough to begin a large upload.

@@ -34,14 +34,10 @@ use tokio::time::Instant;
 
 use super::{
     body,
-    spaces::{hinted, locate, moving, once, unsure},
+    spaces::{conflict, hinted, locate, moving, once, unsure},
 };
 use crate::{
-    find::{
-        Busy,
-        cache::Hit,
-        verdict::{self, Verdict},
-    },
+    find::{Busy, cache::Hit, verdict::Verdict},
     fleet::{NoCapacity, NoPick, Peer, Pick, counts::Outcome, torn_down},
     forward::{
         Belief,
@@ -246,7 +242,7 @@ impl Create {
                     return Ok(Attempt::Exists(peer, hit));
                 }
                 Verdict::Conflict { nodes, one_endpoint } => {
-                    return Err(verdict::conflict(space, &nodes, one_endpoint.as_deref()));
+                    return Err(conflict(&self.gateway, space, &nodes, one_endpoint.as_deref()));
                 }
                 Verdict::Unsure(silent) => return Err(unsure(&self.gateway, space, &silent)),
                 Verdict::Contested => {

@@ -16,7 +16,7 @@ use drowse_shared::{
         nodes::Silent,
     },
     http::deadline::Deadline,
-    id::RequestId,
+    id::{NodeId, RequestId},
     name::SpaceRef,
 };
 use http::request::Parts;
@@ -170,7 +170,7 @@ pub(super) async fn locate(gateway: &Gateway, space: &SpaceRef, hint: bool) -> R
             Ok((peer, hit))
         }
         Verdict::Conflict { nodes, one_endpoint } => {
-            Err(verdict::conflict(space, &nodes, one_endpoint.as_deref()))
+            Err(conflict(gateway, space, &nodes, one_endpoint.as_deref()))
         }
         Verdict::Unsure(silent) => Err(unsure(gateway, space, &silent)),
         Verdict::Contested => Err(moving(space)),
@@ -179,6 +179,18 @@ pub(super) async fn locate(gateway: &Gateway, space: &SpaceRef, hint: bool) -> R
             Err(verdict::not_found(space))
         }
     }
+}
+
+/// Several nodes hold it, in words. Not while it is being learned who is of the fleet: one of them may have been removed,
+/// and nobody is to destroy the copy that counts.
+pub(super) fn conflict(
+    gateway: &Gateway,
+    space: &SpaceRef,
+    nodes: &[NodeId],
+    one_endpoint: Option<&str>,
+) -> Error {
+    let learning = gateway.nodes.fleet.knows_its_nodes().err();
+    learning.unwrap_or_else(|| verdict::conflict(space, nodes, one_endpoint))
 }
 
 /// Somebody who may hold it is silent, in words; in others where all wait for the fleet to be founded.

@@ -172,6 +172,38 @@ async fn a_node_is_placed_on_once_another_one_knows_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_found_to_be_removed_while_the_nodes_are_asked_holds_nothing() {
+    let mut fleet = Fleet::with(|config| {
+        config.new_fleet = true;
+        // The round waits for everybody.
+        config.find.grace = config.find.deadline;
+    })
+    .await;
+    for id in ["out", "stays", "late"] {
+        let node = Fake::start(&fleet.env, id, Duration::from_secs(5)).await;
+        fleet.join(&node).await;
+        fleet.nodes.push(node);
+    }
+    fleet.settled().await;
+    let [out, stays, late] = &fleet.nodes[..] else { panic!("three") };
+    out.hold("twice");
+    stays.hold("twice");
+    late.knobs.lock().unwrap().lookup_delay = Duration::from_millis(500);
+    let removes = async {
+        eventually("the last one is asked", || late.count("lookup") > 0).await;
+        // Another gateway removed it; a node brings the news.
+        let known = fleet.call("listNodes", json!({})).await.body;
+        let fleet_id = serde_json::from_value(known["fleetId"].clone()).unwrap();
+        let mut newer = roster(fleet_id, known["rosterVersion"].as_u64().unwrap() + 1, &[stays, late]);
+        newer.removed = vec![out.ledger];
+        *stays.roster.lock().unwrap() = Some(newer);
+        assert_eq!(fleet.check_in(stays).await.status, 200);
+    };
+    let (answer, ()) = tokio::join!(fleet.acquire("twice"), removes);
+    assert_eq!((answer.status, &answer.body["space"]["node"]), (200, &json!("stays")), "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removed_node_waits_to_be_readmitted_and_comes_back_without_conflicts_only() {
     let mut fleet = Fleet::with(|config| config.new_fleet = true).await;
     let long = Fake::start(&fleet.env, "long", Duration::from_secs(5)).await;
