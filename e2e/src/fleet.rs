@@ -45,9 +45,9 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Waits until it would place a new space on so many nodes.
-    pub async fn until_all_live(&self, nodes: usize) {
-        eventually("the other gateway knows the nodes", UP_WITHIN, || async {
+    /// Waits until it would place a new space on so many nodes, which come to it every so often.
+    pub async fn until_all_live(&self, nodes: usize, check_in: Duration) {
+        eventually("the other gateway knows the nodes", UP_WITHIN + check_in, || async {
             let reply = self.door.attempt::<NodeList>("listNodes", &json!({})).await.ok()?;
             let known = (reply.status == 200).then(|| reply.ok().nodes)?;
             let takes = known.iter().filter(|n| n.state == NodeState::Live && n.refuses.is_none());

@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, time::Duration};
 
 use super::{Executor, Fleet, Gateway, TEMPLATES};
 use crate::{
@@ -103,7 +103,8 @@ impl Plan {
             other.daemon.start();
         }
         for other in &fleet.others {
-            other.until_all_live(count).await;
+            let check_in = Duration::from_secs_f64(fleet.plan.check_in_seconds);
+            other.until_all_live(count, check_in).await;
         }
         fleet
     }
