@@ -249,6 +249,15 @@ async fn a_tunnel_is_parked_while_its_space_is_frozen_and_a_byte_wakes_it() {
     web.fleet.end().await;
 }
 
+/// Whoever held the places at the app of the shop has left: it is reached again.
+async fn has_room_again(web: Web) {
+    eventually("there is room again", seconds(20), || async {
+        (web.get("shop", "/").await.status == 200).then_some(())
+    })
+    .await;
+    web.fleet.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_fills_all_places_at_apps_leaves_the_verbs_theirs() {
     const FILES: u64 = 256;
@@ -280,11 +289,7 @@ async fn whoever_fills_all_places_at_apps_leaves_the_verbs_theirs() {
         web.fleet.write("shop", "file", n.to_string()).await;
     }
     drop(held);
-    eventually("there is room again", seconds(20), || async {
-        (web.get("shop", "/").await.status == 200).then_some(())
-    })
-    .await;
-    web.fleet.end().await;
+    has_room_again(web).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -307,11 +312,7 @@ async fn whoever_fills_all_places_at_the_app_of_one_space_leaves_other_spaces_th
     assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
     assert_eq!(web.get("other", "/").await.status, 200);
     drop(held);
-    eventually("there is room again", seconds(20), || async {
-        (web.get("shop", "/").await.status == 200).then_some(())
-    })
-    .await;
-    web.fleet.end().await;
+    has_room_again(web).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

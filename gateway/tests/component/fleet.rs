@@ -236,8 +236,13 @@ async fn boot(env: &Env, config: &Config) -> (String, Shutdown) {
 
 /// Waits for what other tasks bring about.
 pub(crate) async fn eventually(what: &str, check: impl Fn() -> bool) {
+    until(what, async || check()).await;
+}
+
+/// The same, of what has to be asked.
+pub(crate) async fn until(what: &str, mut check: impl AsyncFnMut() -> bool) {
     for _ in 0..1000 {
-        if check() {
+        if check().await {
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;

@@ -5,20 +5,10 @@ use serde_json::{Value, json};
 
 use crate::{
     fake::{Fake, roster},
-    fleet::{Fleet, eventually},
+    fleet::{Fleet, eventually, until},
 };
 
 const SHORT: Duration = Duration::from_millis(200);
-
-async fn until(what: &str, mut check: impl AsyncFnMut() -> bool) {
-    for _ in 0..1000 {
-        if check().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("never: {what}");
-}
 
 async fn states(fleet: &Fleet) -> Vec<(String, String)> {
     let list = fleet.call("listNodes", json!({})).await;

@@ -32,17 +32,17 @@ impl Live {
         table.entries.iter().filter(|(_, entry)| entry.old_agent.is_some()).map(|(id, _)| *id).collect()
     }
 
-    /// The agent of the space, if it is of another build, waits until that is woken.
-    pub fn falls_asleep_with_its_agent(&self, id: SpaceId) {
-        self.table().change_known(id, |entry| {
-            entry.old_agent = entry.old_agent.map(|_| OldAgent::Asleep);
-        });
-    }
-
     /// Those of them that are to be replaced.
     pub fn replaceable_agents(&self) -> Vec<SpaceId> {
         let table = self.table();
         let due = |entry: &super::Entry| matches!(entry.old_agent, Some(OldAgent::Due | OldAgent::Busy));
         table.entries.iter().filter(|(_, entry)| due(entry)).map(|(id, _)| *id).collect()
+    }
+
+    /// The agent of the space, if it is of another build, waits until that is woken.
+    pub fn falls_asleep_with_its_agent(&self, id: SpaceId) {
+        self.table().change_known(id, |entry| {
+            entry.old_agent = entry.old_agent.map(|_| OldAgent::Asleep);
+        });
     }
 }
