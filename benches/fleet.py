@@ -89,8 +89,10 @@ class Fleet:
 
     def close(self):
         try:
-            for space in self.verb("listSpaces")[1].get("spaces", []):
-                self.verb("destroySpace", name=space["id"])
+            # A page at a time, until there is none.
+            while spaces := self.verb("listSpaces")[1].get("spaces"):
+                for space in spaces:
+                    self.verb("destroySpace", name=space["id"])
         finally:
             for process in reversed(self.processes):
                 process.send_signal(signal.SIGTERM)
