@@ -38,6 +38,7 @@ use drowse_shared::{
     id::{FleetId, LedgerId, NodeId, SpaceId, Ticket},
     seams::Env,
 };
+use http::Uri;
 use tokio::sync::Notify;
 
 use crate::{db, place::Gates};
@@ -273,6 +274,11 @@ impl Fleet {
     /// Whether the node checks in.
     pub(crate) fn is_live(&self, ledger: &LedgerId) -> bool {
         self.state().is_live(ledger)
+    }
+
+    /// Whether a node of this address checks in.
+    pub(crate) fn is_live_at(&self, uri: &Uri) -> bool {
+        self.state().is_live_at(uri)
     }
 
     /// Ends once the node is no longer of the fleet.

@@ -187,7 +187,7 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
     let (env, counts) = env.counted();
     let db = db.through(&env);
     let fleet = Arc::new(Fleet::open(&env, db.clone(), config.gates, config.new_fleet).await?);
-    let peers = Arc::new(Peers::new(&env, config.limits, config.token.clone()));
+    let peers = Arc::new(Peers::new(&env, config.limits, config.token.clone(), &fleet));
     let metrics = Arc::new(Metrics::default());
     let finder = Finder::new(&env, fleet.clone(), peers.clone(), metrics.clone(), config.find, config.budget);
     let listener = env

@@ -5,6 +5,7 @@
 use std::{
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -17,9 +18,12 @@ use hyper_util::{
     },
     rt::{TokioIo, TokioTimer},
 };
+use tokio::time::Instant;
 
-use crate::seams::{BoxFuture, Env, Net, Tasks};
-use std::sync::Arc;
+use crate::{
+    backoff::Backoff,
+    seams::{BoxFuture, Env, Net, Tasks},
+};
 
 /// Requests that end in time.
 pub mod deadline;
@@ -57,12 +61,38 @@ use stall::Stalling;
 /// Longest wait for a connection to a peer.
 pub const CONNECT: Duration = Duration::from_secs(10);
 
+/// How long a peer who is expected back is dialled: within [`CONNECT`], so that what is said in the end is why.
+const PATIENCE: Duration = Duration::from_secs(9);
+/// Between two dials of it.
+const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(400));
+
 /// An HTTP/1.1 client with a pool of connections per peer. Only `http://` endpoints are reached.
 pub type HttpClient<B> = Client<Connector, B>;
 
 /// A client over the seams. It keeps an unused connection for three quarters of the time its peer does, so that hardly ever
 /// a request meets one that is just being closed.
 pub fn client<B>(env: &Env, limits: Limits) -> HttpClient<B>
+where
+    B: http_body::Body + Send,
+    B::Data: Send,
+{
+    built(env, limits, None)
+}
+
+/// Whether somebody who refuses connections is expected back.
+pub type Expected = Arc<dyn Fn(&Uri) -> bool + Send + Sync>;
+
+/// A client that dials again while it is refused by a peer who is expected back, for nine seconds: nothing was sent,
+/// and whoever asks waits a moment instead of being refused.
+pub fn patient_client<B>(env: &Env, limits: Limits, expected: Expected) -> HttpClient<B>
+where
+    B: http_body::Body + Send,
+    B::Data: Send,
+{
+    built(env, limits, Some(expected))
+}
+
+fn built<B>(env: &Env, limits: Limits, expected: Option<Expected>) -> HttpClient<B>
 where
     B: http_body::Body + Send,
     B::Data: Send,
@@ -75,7 +105,7 @@ where
         // Only what was never written goes out again, on a fresh connection: the kept one had been closed meanwhile.
         .retry_canceled_requests(true)
         .set_host(true)
-        .build(Connector { net: env.net.clone(), stall: limits.client_timeout })
+        .build(Connector { net: env.net.clone(), stall: limits.client_timeout, expected })
 }
 
 /// Starts hyper's tasks through the seam.
@@ -94,6 +124,7 @@ pub struct Connector {
     net: Arc<dyn Net>,
     /// Longest pause of a peer in taking what is sent to it.
     stall: Duration,
+    expected: Option<Expected>,
 }
 
 impl tower_service::Service<Uri> for Connector {
@@ -106,10 +137,24 @@ impl tower_service::Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let dial = address(&uri).map(|to| self.net.connect(&to));
-        let stall = self.stall;
+        let (to, net, stall, expected) = (address(&uri), self.net.clone(), self.stall, self.expected.clone());
         Box::pin(async move {
-            let io = tokio::time::timeout(CONNECT, dial?).await.map_err(|_| io::ErrorKind::TimedOut)??;
+            let to = to?;
+            let dial = async {
+                let (mut again, until) = (AGAIN, Instant::now() + PATIENCE);
+                loop {
+                    let refused = match net.connect(&to).await {
+                        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => error,
+                        dialled => return dialled,
+                    };
+                    let waits = expected.as_ref().is_some_and(|expected| expected(&uri));
+                    if !waits || Instant::now() >= until {
+                        return Err(refused);
+                    }
+                    tokio::time::sleep(again.wait()).await;
+                }
+            };
+            let io = tokio::time::timeout(CONNECT, dial).await.map_err(|_| io::ErrorKind::TimedOut)??;
             Ok(Dialled(TokioIo::new(Stalling::new(io, stall))))
         })
     }

@@ -25,6 +25,7 @@ mod lists;
 mod log_lines;
 mod memory;
 mod node_crash;
+mod node_restart;
 mod one_name;
 mod placement;
 mod ports;

@@ -29,6 +29,7 @@ use drowse_shared::{
     },
     id::{LedgerId, NodeId},
 };
+use http::{Uri, uri::Authority};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -339,6 +340,12 @@ impl State {
 
     pub(super) fn is_live(&self, ledger: &LedgerId) -> bool {
         self.age(ledger, Instant::now()).is_some_and(Age::is_live)
+    }
+
+    pub(super) fn is_live_at(&self, uri: &Uri) -> bool {
+        let (now, to) = (Instant::now(), uri.authority().map(Authority::as_str));
+        let there = |member: &&Member| member.endpoint.split_once("://").map(|(_, at)| at) == to;
+        self.members().filter(there).any(|member| self.age(&member.ledger, now).is_some_and(Age::is_live))
     }
 }
 

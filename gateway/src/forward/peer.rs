@@ -1,19 +1,22 @@
-//! Our own calls to nodes, each with a hard deadline that includes connecting. No redirects, no retries.
+//! Connections to nodes. Our own calls have a hard deadline that includes connecting. No redirects, and no retries of what
+//! was sent.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use axum::body::Body;
 use bytes::Bytes;
 use drowse_shared::{
     api::Error,
-    http::{Fault, HttpClient, Limits, client, pace::Paused, why},
+    http::{Fault, HttpClient, Limits, client, pace::Paused, patient_client, why},
     seams::Env,
     token::Token,
 };
-use http::{Method, Request, Response, header};
+use http::{Method, Request, Response, Uri, header};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use serde::{Serialize, de::DeserializeOwned};
+
+use crate::fleet::Fleet;
 
 /// Largest page of a list: all the metadata of a page, each byte of it written as six, and 1,000 spaces around it.
 pub(crate) const LIST_BYTES_MAX: usize = 64 << 20;
@@ -51,12 +54,18 @@ impl fmt::Display for Failure {
 /// The nodes' doors.
 pub(crate) struct Peers {
     client: HttpClient<Body>,
+    /// For what callers ask: a node that is being restarted is waited for.
+    patient: HttpClient<Body>,
     token: Token,
 }
 
 impl Peers {
-    pub(crate) fn new(env: &Env, limits: Limits, token: Token) -> Self {
-        Self { client: client(env, limits), token }
+    pub(crate) fn new(env: &Env, limits: Limits, token: Token, fleet: &Arc<Fleet>) -> Self {
+        let fleet = Arc::downgrade(fleet);
+        // One that checked in a moment ago and refuses connections is about to be back.
+        let expected = move |uri: &Uri| fleet.upgrade().is_some_and(|fleet| fleet.is_live_at(uri));
+        let patient = patient_client(env, limits, Arc::new(expected));
+        Self { client: client(env, limits), patient, token }
     }
 
     /// The credential nodes take.
@@ -64,9 +73,13 @@ impl Peers {
         self.token.bearer()
     }
 
-    /// Sends one request and waits for the head of its answer.
+    /// Sends a caller's request on and waits for the head of its answer.
     pub(crate) async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, Failure> {
-        self.client.request(request).await.map_err(|error| {
+        Self::sent(&self.patient, request).await
+    }
+
+    async fn sent(client: &HttpClient<Body>, request: Request<Body>) -> Result<Response<Incoming>, Failure> {
+        client.request(request).await.map_err(|error| {
             if let Some(paused) = Paused::caused(&error) {
                 return Failure::Paused(paused);
             }
@@ -82,6 +95,18 @@ impl Peers {
         })
     }
 
+    /// Calls a verb for a caller: within the deadline, a node that is being restarted is waited for.
+    pub(crate) async fn ask<T: Serialize, R: DeserializeOwned>(
+        &self,
+        endpoint: &str,
+        verb: &str,
+        body: &T,
+        deadline: Duration,
+        bytes_max: usize,
+    ) -> Result<R, Failure> {
+        self.called(&self.patient, (endpoint, verb), written(body)?, deadline, bytes_max).await
+    }
+
     /// Calls a verb of a node.
     pub(crate) async fn call<T: Serialize, R: DeserializeOwned>(
         &self,
@@ -91,9 +116,7 @@ impl Peers {
         deadline: Duration,
         bytes_max: usize,
     ) -> Result<R, Failure> {
-        let body =
-            serde_json::to_vec(body).map_err(|error| Failure::Nonsense(format!("not sent: {error}")))?;
-        self.call_written(endpoint, verb, body.into(), deadline, bytes_max).await
+        self.call_written(endpoint, verb, written(body)?, deadline, bytes_max).await
     }
 
     /// The same, with a body that is written down already, as when many are sent one.
@@ -101,6 +124,17 @@ impl Peers {
         &self,
         endpoint: &str,
         verb: &str,
+        body: Bytes,
+        deadline: Duration,
+        bytes_max: usize,
+    ) -> Result<R, Failure> {
+        self.called(&self.client, (endpoint, verb), body, deadline, bytes_max).await
+    }
+
+    async fn called<R: DeserializeOwned>(
+        &self,
+        client: &HttpClient<Body>,
+        (endpoint, verb): (&str, &str),
         body: Bytes,
         deadline: Duration,
         bytes_max: usize,
@@ -113,7 +147,7 @@ impl Peers {
                 .header(header::CONTENT_TYPE, "application/json")
                 .body(Body::from(body))
                 .map_err(|error| Failure::Nonsense(format!("not sent: {error}")))?;
-            let response = self.send(request).await?;
+            let response = Self::sent(client, request).await?;
             let status = response.status();
             let read = Limited::new(response.into_body(), bytes_max).collect().await;
             let bytes = read.map_err(|error| Failure::Cut(why(&*error)))?.to_bytes();
@@ -124,6 +158,10 @@ impl Peers {
             Err(_) => Err(Failure::Cut(format!("no answer within {} ms", deadline.as_millis()))),
         }
     }
+}
+
+fn written<T: Serialize>(body: &T) -> Result<Bytes, Failure> {
+    serde_json::to_vec(body).map(Bytes::from).map_err(|error| Failure::Nonsense(format!("not sent: {error}")))
 }
 
 fn understood<R: DeserializeOwned>(status: http::StatusCode, bytes: &Bytes) -> Result<R, Failure> {
