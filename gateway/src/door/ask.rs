@@ -2,7 +2,7 @@
 //! for it. It tells nothing else, wakes nothing, and answers nobody who is not on this machine.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -30,6 +30,12 @@ const NOS_MAX: usize = 4096;
 /// Most questions within a second that nodes are asked for.
 const LOOKUPS_PER_SECOND: u32 = 50;
 const SECOND: Duration = Duration::from_secs(1);
+/// Most ports of one space that get a name of their own within a [`DAY`]. Whoever knows the id of one space could ask for
+/// 65,535 names, and an authority gives out some fifty certificates for a domain in a week.
+const PORTS_MAX: usize = 16;
+/// Most spaces whose ports are counted; beyond that nobody's are.
+const SPACES_MAX: usize = 65_536;
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What was asked lately.
 #[derive(Default)]
@@ -41,6 +47,9 @@ struct Lately {
     nos: BTreeMap<SpaceRef, Instant>,
     since: Option<Instant>,
     lookups: u32,
+    /// Ports that got a name, by space, and since when they are counted.
+    ports: BTreeMap<SpaceRef, BTreeSet<u16>>,
+    day: Option<Instant>,
 }
 
 impl Lately {
@@ -56,6 +65,20 @@ impl Lately {
         if self.nos.len() < NOS_MAX {
             self.nos.insert(space, now + NO_AGE);
         }
+    }
+
+    /// Whether one more port of a space may have a name.
+    fn names(&mut self, space: &SpaceRef, port: u16, now: Instant) -> bool {
+        if self.day.is_none_or(|since| now.saturating_duration_since(since) >= DAY) {
+            (self.day, self.ports) = (Some(now), BTreeMap::new());
+        }
+        if let Some(ports) = self.ports.get_mut(space) {
+            return ports.contains(&port) || (ports.len() < PORTS_MAX && ports.insert(port));
+        }
+        if self.ports.len() < SPACES_MAX {
+            self.ports.insert(space.clone(), BTreeSet::from([port]));
+        }
+        true
     }
 
     /// Whether nodes may be asked now.
@@ -84,8 +107,8 @@ impl Asks {
 enum Subject {
     /// It leads here.
     Known,
-    /// It leads to this space, if there is one.
-    Space(SpaceRef),
+    /// It leads to this port of this space, if there is one.
+    Space(SpaceRef, u16),
     /// It may be bound to a space.
     Bound(Domain),
     /// It leads nowhere.
@@ -106,7 +129,7 @@ fn subject(name: &str, domain: Option<&str>) -> Subject {
                 SpaceRef::Id(id) => label == format!("{port}-{id}") || label == id.to_string(),
                 SpaceRef::Name(_) => true,
             };
-            if canonical { Subject::Space(space) } else { Subject::Nothing }
+            if canonical { Subject::Space(space, port) } else { Subject::Nothing }
         }
     }
 }
@@ -126,17 +149,17 @@ pub(super) async fn ask(State(gateway): State<Arc<Gateway>>, request: Request) -
         return Err(Error::new(Code::InvalidRequest, "domain: which name is asked about"));
     };
     let nowhere = || Error::new(Code::SpaceNotFound, "this name leads nowhere");
-    let space = match subject(&name, gateway.domain.as_deref()) {
+    let (space, port) = match subject(&name, gateway.domain.as_deref()) {
         Subject::Known => return Ok(StatusCode::OK),
         Subject::Nothing => return Err(nowhere()),
         Subject::Bound(domain) => {
             let bound = gateway.nodes.fleet.bound(domain.as_str()).is_some();
             return if bound { Ok(StatusCode::OK) } else { Err(nowhere()) };
         }
-        Subject::Space(space) => space,
+        Subject::Space(space, port) => (space, port),
     };
     if gateway.finder.hint(&space).is_some() {
-        return Ok(StatusCode::OK);
+        return granted(&gateway, &space, port);
     }
     let now = Instant::now();
     let admitted = {
@@ -151,7 +174,7 @@ pub(super) async fn ask(State(gateway): State<Arc<Gateway>>, request: Request) -
         return Err(Error::new(Code::GatewayBusy, message).retry_after(1));
     }
     match gateway.finder.find(&space).await? {
-        Verdict::Holder { .. } | Verdict::Conflict { .. } => Ok(StatusCode::OK),
+        Verdict::Holder { .. } | Verdict::Conflict { .. } => granted(&gateway, &space, port),
         Verdict::Nobody { .. } => {
             gateway.nodes.fleet.knows_its_nodes()?;
             gateway.asks.lately().no(space, Instant::now());
@@ -162,6 +185,15 @@ pub(super) async fn ask(State(gateway): State<Arc<Gateway>>, request: Request) -
             Err(Error::new(Code::NodeSilent, message).retry_after(1))
         }
     }
+}
+
+/// A space has no end of ports, and a certificate costs somebody something.
+fn granted(gateway: &Gateway, space: &SpaceRef, port: u16) -> Result<StatusCode, Error> {
+    if gateway.asks.lately().names(space, port, Instant::now()) {
+        return Ok(StatusCode::OK);
+    }
+    let message = format!("{PORTS_MAX} ports of this space were given names within a day, as many as may be");
+    Err(Error::new(Code::TooManyDomains, message))
 }
 
 fn named(query: &str) -> Option<String> {
@@ -176,8 +208,8 @@ mod tests {
 
     const ID: &str = "0190f0c2a4b87c3d9e0f112233445566";
 
-    fn space(text: &str) -> Subject {
-        Subject::Space(text.parse().expect("a space"))
+    fn space(text: &str, port: u16) -> Subject {
+        Subject::Space(text.parse().expect("a space"), port)
     }
 
     #[test]
@@ -187,9 +219,9 @@ mod tests {
             ("example.com", Subject::Known),
             ("Example.COM", Subject::Known),
             ("api.example.com", Subject::Known),
-            ("shop.example.com", space("shop")),
-            (&format!("8000-{ID}.example.com"), space(ID)),
-            (&format!("{ID}.example.com"), space(ID)),
+            ("shop.example.com", space("shop", 8080)),
+            (&format!("8000-{ID}.example.com"), space(ID, 8000)),
+            (&format!("{ID}.example.com"), space(ID, 8080)),
             // As a host it leads to the app; as a name there would be no end of them.
             (&format!("8000-{ID}-6532622b.example.com"), Subject::Nothing),
             (&format!("08000-{ID}.example.com"), Subject::Nothing),
@@ -238,6 +270,21 @@ mod tests {
         for query in ["", "domain", "domain=", "domain=%ff", "mydomain=a.b"] {
             assert_eq!(named(query), None, "{query}");
         }
+    }
+
+    #[test]
+    fn one_space_does_not_use_up_the_certificates_of_all() {
+        let (mut lately, now) = (Lately::default(), Instant::now());
+        let name = |n: usize| format!("s{n}").parse::<SpaceRef>().expect("a name");
+        let granted = (1..=100).filter(|port| lately.names(&name(0), *port, now)).count();
+        assert_eq!(granted, PORTS_MAX);
+        assert!(lately.names(&name(0), 1, now) && !lately.names(&name(0), 100, now), "what has one keeps it");
+        assert!(lately.names(&name(1), 100, now), "others have their own");
+        assert!(lately.names(&name(0), 100, now + DAY));
+        for n in 0..SPACES_MAX + 10 {
+            assert!(lately.names(&name(n), 1, now + DAY));
+        }
+        assert_eq!(lately.ports.len(), SPACES_MAX);
     }
 
     #[test]

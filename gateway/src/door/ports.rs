@@ -15,7 +15,7 @@ use drowse_shared::{
     id::RequestId,
     name::SpaceRef,
 };
-use http::{StatusCode, header};
+use http::{HeaderMap, StatusCode, header};
 use hyper::upgrade::OnUpgrade;
 use serde_json::json;
 
@@ -39,7 +39,7 @@ const VERB: &str = "port";
 /// Sends a request where its host says; the door's own verbs go on.
 pub(super) async fn by_host(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
     let asked = match authority(&request) {
-        Ok(authority) => asked(&gateway, authority.unwrap_or_default()),
+        Ok(authority) => asked(&gateway, authority.unwrap_or_default(), request.headers()),
         Err(error) => return error.into_response(),
     };
     let response = match asked {
@@ -75,7 +75,7 @@ enum Says {
     E2b,
 }
 
-fn asked(gateway: &Gateway, authority: &str) -> Asks {
+fn asked(gateway: &Gateway, authority: &str, headers: &HeaderMap) -> Asks {
     match host::asked(authority, gateway.domain.as_deref()) {
         host::Asked::Door => Asks::Door,
         host::Asked::Nothing => Asks::Nothing,
@@ -84,6 +84,9 @@ fn asked(gateway: &Gateway, authority: &str) -> Asks {
             Asks::Port { space, port, says }
         }
         host::Asked::Elsewhere => match gateway.nodes.fleet.bound(&host::plain(authority)) {
+            // Whoever shows the fleet's token means the fleet, and no app may see it: a domain by which nodes or operators
+            // reach the gateway leads them there even if somebody bound it.
+            Some(_) if gateway.token.admits(headers) => Asks::Door,
             Some(to) => Asks::Port { space: SpaceRef::Id(to.space_id), port: to.port, says: Says::Own },
             None => Asks::Door,
         },
