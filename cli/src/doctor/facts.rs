@@ -35,7 +35,8 @@ pub(crate) struct Facts {
     pub(crate) controllers: BTreeSet<String>,
     pub(crate) runtime: Found,
     pub(crate) mkfs: Found,
-    pub(crate) caddy: Found,
+    /// None on a machine that serves no domain.
+    pub(crate) caddy: Option<Found>,
     /// How many there are.
     pub(crate) templates: usize,
     /// That of the state directory.
@@ -122,6 +123,7 @@ pub(crate) fn settings(daemon: &str) -> Option<BTreeMap<String, String>> {
 pub(crate) async fn gather(env: &Env, state: Option<Utf8PathBuf>) -> Facts {
     let exists = |daemon: &str| Utf8Path::new(SETTINGS).join(format!("{daemon}.env")).exists();
     let (gateway, node) = (exists("gateway"), exists("node"));
+    let domain = settings("gateway").is_some_and(|of_gateway| of_gateway.contains_key("DROWSE_DOMAIN"));
     let of_node = settings("node").unwrap_or_default();
     let set = |key: &str, default: &str| of_node.get(key).cloned().unwrap_or_else(|| default.to_owned());
     let state = state.unwrap_or_else(|| set("DROWSE_STATE", "/var/lib/drowse/node").into());
@@ -129,12 +131,19 @@ pub(crate) async fn gather(env: &Env, state: Option<Utf8PathBuf>) -> Facts {
     let runtime = set("DROWSE_RUNTIME", "runc");
     let mut units = Vec::new();
     let mut open_files = open_files_max();
-    for (name, installed) in [("drowse-gateway", gateway), ("drowse-node", node), ("caddy", gateway)] {
+    for (name, installed) in [
+        ("drowse-gateway.socket", gateway),
+        ("drowse-gateway.service", gateway),
+        ("drowse-spaces.service", node),
+        ("drowse-firewall.service", node),
+        ("drowse-node.service", node),
+        ("caddy.service", domain),
+    ] {
         if !installed {
             continue;
         }
-        let (unit, pid) = unit(&format!("{name}.service")).await;
-        if let Some(limit) = pid.filter(|_| name != "caddy").and_then(limit_of) {
+        let (unit, pid) = unit(name).await;
+        if let Some(limit) = pid.filter(|_| name != "caddy.service").and_then(limit_of) {
             open_files = open_files.min(limit);
         }
         units.push(unit);
@@ -151,8 +160,9 @@ pub(crate) async fn gather(env: &Env, state: Option<Utf8PathBuf>) -> Facts {
         controllers: controllers(),
         runtime: program(&runtime, "--version").await,
         mkfs: program("mkfs.ext4", "-V").await,
-        caddy: program("caddy", "version").await,
-        templates: fs_err::read_dir(&templates).map_or(0, Iterator::count),
+        caddy: if domain { Some(program("caddy", "version").await) } else { None },
+        templates: fs_err::read_dir(&templates)
+            .map_or(0, |all| all.flatten().filter(|entry| is_template(&entry.path())).count()),
         disk: disk(&state),
         swap_bytes: read("/proc/meminfo").as_deref().map_or(0, swap),
         inotify_instances: number("/proc/sys/fs/inotify/max_user_instances"),
@@ -162,6 +172,12 @@ pub(crate) async fn gather(env: &Env, state: Option<Utf8PathBuf>) -> Facts {
         clock: clock(env).await,
         units,
     }
+}
+
+/// One that is whole, by its name: what is being built has none yet.
+fn is_template(path: &std::path::Path) -> bool {
+    let named = path.file_name().and_then(|name| name.to_str()).is_some_and(|name| !name.starts_with('.'));
+    named && path.is_symlink() && path.join("manifest.json").is_file()
 }
 
 fn read(path: &str) -> Option<String> {

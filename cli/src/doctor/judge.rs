@@ -91,9 +91,7 @@ pub(crate) fn judge(facts: &Facts) -> Vec<Finding> {
             least("process ids", "kernel.pid_max", facts.pid_max, PIDS),
         ]);
     }
-    if facts.gateway {
-        findings.push(caddy(facts));
-    }
+    findings.extend(facts.caddy.as_ref().map(caddy));
     findings.extend(facts.units.iter().map(unit));
     findings
 }
@@ -260,8 +258,8 @@ fn clock(clock: Clock) -> Finding {
     }
 }
 
-fn caddy(facts: &Facts) -> Finding {
-    match &facts.caddy {
+fn caddy(found: &Found) -> Finding {
+    match found {
         Found::Runs(version) => Finding::good("caddy", version.clone()),
         Found::Fails(why) => Finding::bad(
             "caddy",

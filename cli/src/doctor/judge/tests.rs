@@ -20,7 +20,7 @@ fn sound() -> Facts {
         controllers: words(&["cpu", "memory", "pids", "io"]),
         runtime: Found::Runs("runc version 1.1.5".to_owned()),
         mkfs: Found::Runs("mke2fs 1.47.0".to_owned()),
-        caddy: Found::Runs("v2.6.2".to_owned()),
+        caddy: Some(Found::Runs("v2.6.2".to_owned())),
         templates: 1,
         disk: Some(Disk {
             path: "/var/lib/drowse/node".into(),
@@ -96,7 +96,7 @@ fn each_thing_that_is_broken_is_named_alone_and_with_what_mends_it() {
         (|f| f.clock = Clock::Free, Poor, "clock"),
         (|f| f.clock = Clock::Past, Bad, "clock"),
         (|f| f.clock = Clock::Unknown, Skipped, "clock"),
-        (|f| f.caddy = Found::Fails("no such program".to_owned()), Bad, "caddy"),
+        (|f| f.caddy = Some(Found::Fails("no such program".to_owned())), Bad, "caddy"),
         (|f| f.units[0].state = "failed".to_owned(), Bad, "drowse-gateway.service"),
         (|f| f.units[1].state = "activating".to_owned(), Bad, "drowse-node.service"),
         (|f| f.units[2].state = "inactive".to_owned(), Bad, "caddy.service"),
@@ -115,8 +115,8 @@ fn each_thing_that_is_broken_is_named_alone_and_with_what_mends_it() {
 #[test]
 fn what_a_machine_does_not_do_is_not_asked_of_it() {
     let mut facts = sound();
-    (facts.gateway, facts.caddy) = (false, Found::Fails("no such program".to_owned()));
-    assert_eq!(found(&facts, Verdict::Bad), [] as [&str; 0], "a node needs no Caddy to run spaces");
+    facts.caddy = None;
+    assert_eq!(found(&facts, Verdict::Bad), [] as [&str; 0], "without a domain nobody needs Caddy");
     let mut facts = sound();
     facts.node = false;
     (facts.runtime, facts.templates) = (Found::Fails("no such program".to_owned()), 0);
