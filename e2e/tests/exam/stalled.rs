@@ -32,8 +32,8 @@ const ROOM: Duration = Duration::from_secs(8);
 fn hasty(plan: Plan) -> Plan {
     let (client, idle) = (format!("{}s", CLIENT.as_secs()), format!("{}s", IDLE.as_secs()));
     let answer = format!("{}s", ANSWER.as_secs());
-    // The node has its say before the gateway gives it up.
-    let agent = format!("{}s", ANSWER.as_secs() - 1);
+    // The node has its say before the gateway gives it up, or gives up sending to it.
+    let agent = format!("{}ms", CLIENT.min(ANSWER).as_millis() - 500);
     plan.gateway_env("DROWSE_CLIENT_TIMEOUT", &client)
         .gateway_env("DROWSE_IDLE_TIMEOUT", &idle)
         .gateway_env("DROWSE_ANSWER_TIMEOUT", &answer)
