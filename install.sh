@@ -18,6 +18,7 @@
 #   --new-fleet            found a fleet although the token was given; said once, at the first gateway of a new fleet
 #   --swap SIZE            keep a swap file of SIZE, such as 8GiB, for the memory of spaces that sleep
 #   --zram SIZE            keep compressed memory of SIZE for the same
+#   --status-dir DIR       write how far it is to DIR/status.json, for the node whose turn it is to be upgraded
 #
 # The token is taken from DROWSE_TOKEN or the file DROWSE_TOKEN_FILE, or made on the gateway's machine; it is kept in
 # /etc/drowse/token and never changed. What was said once need not be said again: it is in /etc/drowse/*.env.
@@ -25,10 +26,10 @@
 set -euo pipefail
 
 say() { printf '  %-13s %-56s %s\n' "$1" "$2" "${3:-}" | sed 's/ *$//'; }
-fail() { echo "error: $*" >&2; exit 1; }
+fail() { failed=$*; echo "error: $*" >&2; exit 1; }
 usage() { echo "error: $*" >&2; exit 64; }
 # What is refused before anything was touched.
-refuse() { echo "error: $* Nothing was changed." >&2; exit 1; }
+refuse() { failed="$* Nothing was changed."; echo "error: $failed" >&2; exit 1; }
 misuse() { echo "error: $* Nothing was changed." >&2; exit 64; }
 
 # 42s, or 2m 41s.
@@ -72,6 +73,10 @@ packages() {
       env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
   fi
   rm -f "$log"
+  # A package may be there without what was in it.
+  for pair in "$@"; do
+    command -v "${pair%%:*}" >/dev/null || fail "${pair#*:} is installed and its ${pair%%:*} is not there; apt-get install --reinstall ${pair#*:}"
+  done
   local names="${missing[*]}"
   say packages "${names// /, } installed" "$(clock $((SECONDS - began)))"
 }
@@ -138,8 +143,9 @@ host_of() {
 }
 port_of() { echo "${1##*:}"; }
 is_loopback() { case $1 in localhost | 127.* | '[::1]' | ::1 | 0.0.0.0 | '[::]') return 0 ;; *) return 1 ;; esac; }
-is_origin() { [[ $1 =~ ^http://([a-zA-Z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?/?$ ]]; }
-is_listen() { [[ $1 =~ ^([a-zA-Z0-9.-]+|\[[0-9a-fA-F:]+\]):([0-9]{1,5})$ ]] && [ "${BASH_REMATCH[2]}" -ge 1 ] && [ "${BASH_REMATCH[2]}" -le 65535 ]; }
+is_origin() { [[ $1 =~ ^http://([a-zA-Z0-9.-]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}/?$ ]]; }
+# An address and no name: systemd listens there.
+is_listen() { [[ $1 =~ ^(([0-9]{1,3}\.){3}[0-9]{1,3}|\[[0-9a-fA-F:]+\]):([0-9]{1,5})$ ]] && [ "${BASH_REMATCH[3]}" -ge 1 ] && [ "${BASH_REMATCH[3]}" -le 65535 ]; }
 is_domain() { [[ $1 =~ ^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$ ]] && [ ${#1} -le 189 ]; }
 
 # The address this machine is reached at: towards $1, or by default.
@@ -167,8 +173,8 @@ bytes() {
 judge_flags() {
   [ -z "$role" ] || [ "$role" = node ] || [ "$role" = gateway ] || misuse "--role is $role; it is gateway or node."
   [ -z "$gateway" ] || is_origin "$gateway" ||
-    misuse "--gateway is $gateway; write it like http://10.0.0.1:4677, without TLS and credentials, on a network you trust."
-  [ -z "$endpoint" ] || is_origin "$endpoint" || misuse "--node-endpoint is $endpoint; write it like http://10.0.0.7:4676."
+    misuse "--gateway is $gateway; write it like http://10.0.0.1:4677, with its port, without TLS and credentials, on a network you trust."
+  [ -z "$endpoint" ] || is_origin "$endpoint" || misuse "--node-endpoint is $endpoint; write it like http://10.0.0.7:4676, with its port."
   [ -z "$node_id" ] || [[ $node_id =~ ^[a-z0-9][a-z0-9-]{0,62}$ ]] ||
     misuse "--node-id is $node_id; it is lower-case letters, digits and hyphens, at most 63."
   [ -z "$region" ] || [[ $region =~ ^[a-zA-Z0-9._-]{1,63}$ ]] || misuse "--region is $region; it is letters, digits, '.', '_' and '-'."
@@ -223,8 +229,14 @@ judge_role() {
   agrees --tls "$tls" "$etc/host.env" TLS
   agrees --swap "$swap" "$etc/host.env" SWAP
   agrees --zram "$zram" "$etc/host.env" ZRAM
-  [ -z "$new_fleet" ] || [ ! -e "$data/gateway/gateway.db" ] ||
+  [ -z "$new_fleet" ] || ! holds_fleet ||
     misuse "--new-fleet is for the first start of a first gateway, and $data/gateway holds a fleet."
+}
+
+# Whether the gateway of this machine has founded or found its fleet. Its database is there before.
+holds_fleet() {
+  [ -e "$data/gateway/gateway.db" ] || return 1
+  ! command -v sqlite3 >/dev/null || [ "$(sqlite3 "file:$data/gateway/gateway.db?mode=ro" 'select count(*) from fleet' 2>/dev/null)" != 0 ]
 }
 
 judge_machine() {
@@ -318,9 +330,14 @@ settle() {
     is_private "$address" || address=127.0.0.1
     listen=${kept:-${listen:-$address:4677}}
     domain=$(if [ -f "$etc/gateway.env" ]; then setting "$etc/gateway.env" DROWSE_DOMAIN; else echo "$domain"; fi)
+    is_listen "$listen" || refuse "DROWSE_GATEWAY_LISTEN in $etc/gateway.env is $listen; write it like 10.0.0.1:4677."
+    [ -z "$domain" ] || is_domain "$domain" || refuse "DROWSE_DOMAIN in $etc/gateway.env is $domain; write a lower-case domain name without port."
     # A name for "every address" is none to connect to.
     near=$listen
     case $(host_of "$near") in 0.0.0.0 | '[::]') near=$address:$(port_of "$near") ;; esac
+    # Where it listened until now, if that was elsewhere.
+    moved_from=$(sed -n 's/^ListenStream=//p' "$listens" 2>/dev/null || true)
+    [ "$moved_from" != "$listen" ] || moved_from=
     # Not on loopback where that can be: another gateway may have to find this node one day.
     node_listen=$(host_of "$near"):4676
     endpoint=http://$node_listen gateway=http://$near
@@ -346,7 +363,7 @@ settle() {
   fi
   if [ ! -f "$etc/node.env" ]; then
     [[ $node_id =~ ^[a-z0-9][a-z0-9-]{0,62}$ ]] || refuse "the machine's name makes no node id; say --node-id ID."
-    [ "$node_id" != node-1 ] || [ "$role" = gateway ] || misuse "node-1 is what every node is called by default; say --node-id ID."
+    [ "$node_id" != node-1 ] || { [ "$role" = gateway ] && is_loopback "$(host_of "$gateway")"; } || misuse "node-1 is what every node is called by default; say --node-id ID."
   fi
   tls=$(if [ -f "$etc/host.env" ]; then setting "$etc/host.env" TLS; else echo "${tls:-acme}"; fi)
   swap=$(if [ -f "$etc/host.env" ]; then setting "$etc/host.env" SWAP; else echo "$swap"; fi)
@@ -358,7 +375,6 @@ stage() {
   local from=$1 base='' log
   mkdir -p "$lib"
   staged=$(mktemp -d "$lib/.staged-XXXXXX")
-  trap 'rm -rf "$staged"; rmdir "$lib" 2>/dev/null || true' EXIT
   if [ -d "$from" ]; then
     base=$from
   else
@@ -379,7 +395,12 @@ stage() {
   cp -r --no-preserve=ownership "$own/deploy" "$own/install.sh" "$staged/"
   mkdir "$staged/docs"
   cp "$own/docs/operate.md" "$own/docs/SECURITY.md" "$staged/docs/"
-  [ "$base" != "$staged/unpacked" ] || base=
+  # What it says of itself; a clone can tell for programs that were built in it.
+  if [ -f "$base/release.json" ]; then
+    cp "$base/release.json" "$staged/"
+  elif [ "$own" = "$clone" ] && command -v git >/dev/null; then
+    "$own/deploy/stamp" "$("$staged/drowse" --version | awk '{ print $2 }')" >"$staged/release.json" 2>/dev/null || rm -f "$staged/release.json"
+  fi
   rm -rf "$staged/unpacked"
   chmod -R go-w,a+rX "$staged"
   "$staged/drowse-node" --version >/dev/null 2>&1 ||
@@ -405,15 +426,18 @@ judge_schema() {
 # Writes standard input to a file if it says something else, atomically. Answers whether it did.
 put() {
   local file=$1 mode=$2 fresh
-  mkdir -p "$(dirname "$file")"
-  fresh=$(mktemp "$file.XXXXXX")
-  cat >"$fresh"
-  chmod "$mode" "$fresh"
+  # Callers ask what it answers, so that nothing in here ends the script by itself. What is there already takes no room.
+  fresh=$(mktemp /run/drowse-put-XXXXXX) || fail "$file cannot be written."
+  { cat >"$fresh" && [ -s "$fresh" ]; } || { rm -f "$fresh"; fail "$file cannot be written."; }
   if cmp -s "$fresh" "$file" && [ "$(stat -c %a "$file")" = "$mode" ]; then
     rm -f "$fresh"
     return 1
   fi
-  mv -f "$fresh" "$file"
+  if ! { mkdir -p "$(dirname "$file")" && install -m "$mode" "$fresh" "$file.part" && mv -f "$file.part" "$file"; }; then
+    rm -f "$fresh" "$file.part"
+    fail "$file cannot be written."
+  fi
+  rm -f "$fresh"
 }
 
 users_and_places() {
@@ -432,6 +456,7 @@ settings() {
     # Told to found until it was done: a fleet is founded at the first start of its first gateway, and never again.
     if [ "$role" = gateway ] && { [ -n "$made_token" ] || [ -n "$new_fleet" ]; }; then : >"$etc/new-fleet"; fi
     (umask 077 && printf '%s\n' "$token" >"$fresh")
+    sync "$fresh"
     mv -f "$fresh" "$etc/token"
     say token "$etc/token, for root alone"
   elif [ "$role" = gateway ] && [ -n "$new_fleet" ]; then
@@ -451,7 +476,7 @@ END
 # After a change: systemctl restart drowse-gateway, or run install.sh again for DROWSE_GATEWAY_LISTEN and DROWSE_DOMAIN.
 DROWSE_GATEWAY_LISTEN=$listen
 DROWSE_STATE=$data/gateway
-DROWSE_DOMAIN=$domain
+${domain:+DROWSE_DOMAIN=$domain}
 END
   fi
   if [ ! -f "$etc/node.env" ]; then
@@ -469,6 +494,11 @@ DROWSE_CGROUP_PARENT=drowse.slice/drowse-spaces.service
 END
   fi
   put "$etc/endpoint" 600 <<<"$gateway" || true
+  # The node of the gateway's machine goes where the gateway went; any other gateway was written there by a person.
+  if [ "$role" = gateway ] && [ -n "$moved_from" ] && [ "$(setting "$etc/node.env" DROWSE_GATEWAY)" = "http://$moved_from" ]; then
+    put "$etc/node.env" 600 < <(sed "s|^DROWSE_GATEWAY=.*|DROWSE_GATEWAY=$gateway|" "$etc/node.env") || true
+    node_moved=yes
+  fi
 }
 
 # What spaces need of the machine: now, and after every boot.
@@ -594,7 +624,10 @@ backup() {
   local name=$1 file=$2 copy
   [ -f "$file" ] || return 0
   copy=$data/backups/$name-$(date -u +%Y%m%dT%H%M%SZ)-${running:-unknown}.db
-  (umask 077 && sqlite3 "$file" '.timeout 10000' ".backup '$copy.part'") || fail "$file cannot be backed up; nothing was stopped"
+  if ! (umask 077 && sqlite3 "$file" '.timeout 10000' ".backup '$copy.part'" && sync "$copy.part"); then
+    rm -f "$copy.part"
+    return 1
+  fi
   mv -f "$copy.part" "$copy"
   eval "${name}_backup=\$copy"
   find "$data/backups" -name "$name-*.db" | sort -r | tail -n +4 | xargs -r rm -f --
@@ -609,14 +642,25 @@ runs() {
 
 answers() { curl -fsS --noproxy '*' -m 5 -o /dev/null "$1/healthz" 2>/dev/null; }
 
-# Waits until a daemon of this very release answers and all of it moves.
+# Which life of a unit this is.
+invocation() { systemctl show -p InvocationID --value "$1" 2>/dev/null || true; }
+
+# What a node says while no gateway has told it what the fleet is like: it serves once one does.
+waits_for_gateway() { [[ $(systemctl show -p StatusText --value drowse-node.service 2>/dev/null) == "waiting for a gateway"* ]]; }
+
+# Waits until a daemon of this very release answers and all of it moves; another life than `before`.
 healthy() {
-  local unit=$1 address=$2 program=$3 rows=$4 deadline
-  # A ledger is walked at the start: the more is in it, the longer that takes.
-  deadline=$((SECONDS + 30 + rows / 50))
+  local unit=$1 address=$2 program=$3 rows=$4 before=$5 deadline
+  # The old one may take its time to end, and a ledger is walked at the start: the more is in it, the longer that takes.
+  deadline=$((SECONDS + 60 + rows / 50))
   while [ $SECONDS -lt $deadline ]; do
-    if [ "$(runs "$unit")" = "$program" ] && answers "http://$address"; then return 0; fi
+    if [ "$(invocation "$unit")" != "$before" ] && [ "$(runs "$unit")" = "$program" ] && answers "http://$address"; then return 0; fi
     [ "$(systemctl show -p ActiveState --value "$unit")" != failed ] || return 1
+    # Its first gateway may come later, or may have to be told another address or token: no fault of the build.
+    if [ "$role" = node ] && [ "$unit" = drowse-node.service ] && waits_for_gateway; then
+      waited=$((${waited:-0} + 1))
+      [ "$waited" -lt 25 ] || return 0
+    fi
     # It dies again and again: waiting longer makes no difference.
     [ "$(systemctl show -p NRestarts --value "$unit")" -lt 4 ] || return 1
     sleep 0.2
@@ -624,13 +668,34 @@ healthy() {
   return 1
 }
 
+# Whether the gateway that runs was started with the domain of the settings.
+serves_domain() {
+  local pid
+  pid=$(systemctl show -p MainPID --value drowse-gateway.service 2>/dev/null || echo 0)
+  [ "$(tr '\0' '\n' 2>/dev/null <"/proc/${pid:-0}/environ" | sed -n 's/^DROWSE_DOMAIN=//p')" = "$domain" ]
+}
+
 rows() { [ -f "$1" ] && sqlite3 "file:$1?mode=ro" 'select count(*) from spaces' 2>/dev/null || echo 0; }
 
 point() { ln -sfn "$2" "$lib/.$1" && mv -fT "$lib/.$1" "$lib/$1"; }
 
-# Puts a release to work: the node stops, the gateway changes, the node starts. Spaces run on.
+# Where a release writes another shape of a database than the one that is there, the copy is made again with the daemon
+# stopped: to go back to it then takes back nothing that anybody was told.
+fresh_copy() {
+  local name=$1 release=$2 file=$3 has known
+  [ "$release" = "$stamp" ] && [ -n "$running" ] && [ -f "$file" ] || return 0
+  has=$(sqlite3 "file:$file?mode=ro" 'pragma user_version' 2>/dev/null) && known=$("$lib/$release/drowse-$name" --schema 2>/dev/null) || return 0
+  [ "$known" -gt "$has" ] || return 0
+  stopped=yes
+  # Its socket would start it again at the first caller.
+  [ "$name" = node ] || systemctl stop drowse-gateway.socket 2>/dev/null || true
+  systemctl stop "drowse-$name.service" 2>/dev/null || true
+  backup "$name" "$file"
+}
+
+# Puts a release to work: the gateway changes, and then the node, which is waited for by those who ask it. Spaces run on.
 switch() {
-  local release=$1
+  local release=$1 before
   point current "$release"
   units "$lib/$release"
   if [ "$role" = gateway ]; then
@@ -640,9 +705,12 @@ switch() {
       systemctl daemon-reload
     fi
     systemctl reset-failed drowse-gateway.service 2>/dev/null || true
+    blame=drowse-gateway
+    fresh_copy gateway "$release" "$data/gateway/gateway.db" || return 1
     local fine=yes
+    before=$(invocation drowse-gateway.service)
     # Not waited for: what counts is what it answers. Its socket stays open meanwhile.
-    systemctl start drowse-gateway.socket && systemctl --no-block restart drowse-gateway.service && healthy drowse-gateway.service "$near" "$lib/$release/drowse-gateway" 0 || fine=
+    systemctl start drowse-gateway.socket && systemctl --no-block restart drowse-gateway.service && healthy drowse-gateway.service "$near" "$lib/$release/drowse-gateway" 0 "$before" || fine=
     if [ -e /run/systemd/system/drowse-gateway.service.d/new-fleet.conf ]; then
       rm -rf /run/systemd/system/drowse-gateway.service.d
       systemctl daemon-reload
@@ -651,8 +719,11 @@ switch() {
     [ -n "$fine" ] || { blame=drowse-gateway; return 1; }
   fi
   systemctl reset-failed drowse-node.service 2>/dev/null || true
-  systemctl --no-block start drowse-node.service &&
-    healthy drowse-node.service "$node_listen" "$lib/$release/drowse-node" "$(rows "$data/node/ledger.db")" ||
+  blame=drowse-node
+  fresh_copy node "$release" "$data/node/ledger.db" || return 1
+  before=$(invocation drowse-node.service)
+  systemctl --no-block restart drowse-node.service &&
+    healthy drowse-node.service "$node_listen" "$lib/$release/drowse-node" "$(rows "$data/node/ledger.db")" "$before" ||
     { blame=drowse-node; return 1; }
 }
 
@@ -663,11 +734,36 @@ restore() {
   has=$(sqlite3 "file:$file?mode=ro" 'pragma user_version' 2>/dev/null || echo 0)
   known=$("$lib/$running/$daemon" --schema 2>/dev/null || sqlite3 "file:$copy?mode=ro" 'pragma user_version')
   [ "$has" -gt "$known" ] || return 0
-  cp --preserve=mode "$copy" "$file.back"
-  chown --reference="$file" "$file.back"
-  chmod --reference="$file" "$file.back"
-  rm -f "$file-wal" "$file-shm"
-  mv -f "$file.back" "$file"
+  # Moved and not copied: the disk may be full.
+  chown --reference="$file" "$copy" && chmod --reference="$file" "$copy" && rm -f "$file-wal" "$file-shm" && mv -f "$copy" "$file" ||
+    echo "warning: $file stays as drowse $version left it; its copy is $copy" >&2
+}
+
+# What the gateway hands out to nodes whose turn comes: this very release.
+pack() {
+  [ "$role" = gateway ] && [ ! -f "$staged/release.tar.gz" ] || return 0
+  tar -C "$staged" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -czf "$lib/.release.part" .
+  # The gateway, which is not root, hands it out.
+  chmod 644 "$lib/.release.part"
+  mv -f "$lib/.release.part" "$staged/release.tar.gz"
+}
+
+# Where it is read by the node that waits for it: how far this run is, written whole or not at all.
+status() {
+  local state=$1 error=${2:-}
+  [ -n "$status_dir" ] || return 0
+  error=${error//\\/\\\\} error=${error//\"/\\\"} error=${error//[[:cntrl:]]/ }
+  printf '{"state":"%s"%s}\n' "$state" "${error:+,\"error\":\"$error\"}" >"$status_dir/status.json.part"
+  mv -f "$status_dir/status.json.part" "$status_dir/status.json"
+}
+
+# However it ends.
+leave() {
+  local code=$?
+  # Whatever ended it: what this run stopped is not left stopped.
+  if [ -z "$finished" ] && [ -n "$stopped" ]; then systemctl --no-block start "${role_enabled[@]}" 2>/dev/null || true; fi
+  case $staged in */.staged-*) rm -rf "$staged"; rmdir "$lib" 2>/dev/null || true ;; esac
+  if [ -n "$finished" ]; then status succeeded; else status "${outcome:-failed}" "${failed:-it ended with $code}"; fi
 }
 
 services() {
@@ -676,14 +772,18 @@ services() {
   [ ! -d "$lib/$stamp" ] || rm -rf "$staged"
   if [ -d "$staged" ]; then mv -T "$staged" "$lib/$stamp"; fi
   staged=$lib/$stamp
-  trap - EXIT
+  pack
 
   for unit in drowse-node drowse-gateway; do
     [[ " ${role_units[*]} " == *" $unit.service "* ]] || continue
     [ "$(runs "$unit.service")" = "$lib/$stamp/$unit" ] || ours=
     cmp -s "$staged/deploy/systemd/$unit.service" "/etc/systemd/system/$unit.service" || ours=
   done
-  [ "$role" = node ] || [ "$(sed -n 's/^ListenStream=//p' "$listens" 2>/dev/null)" = "$listen" ] || ours=
+  if [ "$role" = gateway ]; then
+    [ "$(sed -n 's/^ListenStream=//p' "$listens" 2>/dev/null)" = "$listen" ] || ours=
+    serves_domain || ours=
+  fi
+  [ -z "$node_moved" ] || ours=
   if [ -n "$ours" ] && [ "$running" = "$stamp" ] && [ ! -e "$etc/new-fleet" ]; then
     units "$staged"
     enable
@@ -692,10 +792,16 @@ services() {
   fi
 
   if [ -n "$running" ]; then
-    systemctl stop drowse-node.service 2>/dev/null || true
-    [ "$role" = node ] || backup gateway "$data/gateway/gateway.db"
-    backup node "$data/node/ledger.db"
+    # While both daemons serve: what cannot be kept is no reason to stop anything.
+    local full="cannot be backed up; nothing was stopped, and drowse ${running%-*} runs on. Is $data full?"
+    [ "$role" = node ] || backup gateway "$data/gateway/gateway.db" || fail "$data/gateway/gateway.db $full"
+    backup node "$data/node/ledger.db" || fail "$data/node/ledger.db $full"
   fi
+  [ -z "$status_dir" ] || [ $SECONDS -lt 600 ] || fail "it took more than ten minutes until the release was here; nothing was stopped"
+  # What is current after a power cut is whole.
+  sync -f "$lib"
+  # From here to the end every wait is short, and a terminal that is gone must not leave the machine between two builds.
+  trap '' HUP INT TERM
   if switch "$stamp"; then
     enable
     if [ -n "$running" ] && [ "$running" != "$stamp" ]; then
@@ -713,19 +819,23 @@ services() {
     [ -n "$running" ] || { systemctl stop drowse-node.service drowse-gateway.socket drowse-gateway.service 2>/dev/null || true; rm -rf "$lib/current" "${lib:?}/$stamp"; }
     fail "$blame does not come up; its last words are above, journalctl -u $blame has the rest."
   fi
-  # The node must not write while its ledger is put back.
-  systemctl stop drowse-node.service 2>/dev/null || true
+  stopped=yes
   if [ "$role" = gateway ]; then
     systemctl stop drowse-gateway.socket drowse-gateway.service 2>/dev/null || true
     restore drowse-gateway "$data/gateway/gateway.db" "$gateway_backup"
   fi
-  restore drowse-node "$data/node/ledger.db" "$node_backup"
-  local failed=$blame
+  if [ "$blame" = drowse-node ]; then
+    # It must not write while its ledger is put back. Where the gateway failed, it was never touched.
+    systemctl stop drowse-node.service 2>/dev/null || true
+    restore drowse-node "$data/node/ledger.db" "$node_backup"
+  fi
+  local broken=$blame
   if switch "$running"; then
     rm -rf "${lib:?}/$stamp"
-    fail "$failed of drowse $version does not come up, its last words are above; drowse ${running%-*} is back and runs."
+    outcome=rolled-back
+    fail "$broken of drowse $version does not come up, its last words are above; drowse ${running%-*} is back and runs."
   fi
-  fail "$failed of drowse $version does not come up, and $blame of ${running%-*} neither; journalctl -u $blame says why."
+  fail "$broken of drowse $version does not come up, and $blame of ${running%-*} neither; journalctl -u $blame says why."
 }
 
 # After every boot, too.
@@ -754,9 +864,15 @@ uninstall() {
   systemctl daemon-reload
   systemctl reset-failed 'drowse*' 2>/dev/null || true
   if grep -qs "^# Managed by Drowse" /etc/caddy/Caddyfile; then
-    systemctl stop caddy.service 2>/dev/null || true
-    systemctl -q disable caddy.service 2>/dev/null || true
-    rm -f /etc/caddy/Caddyfile
+    if ls /etc/caddy/conf.d/*.caddy >/dev/null 2>&1; then
+      # Sites of the operator's own go on.
+      echo "import /etc/caddy/conf.d/*.caddy" >/etc/caddy/Caddyfile
+      systemctl reload caddy.service 2>/dev/null || true
+    else
+      systemctl stop caddy.service 2>/dev/null || true
+      systemctl -q disable caddy.service 2>/dev/null || true
+      rm -f /etc/caddy/Caddyfile
+    fi
   fi
   rm -f /etc/sysctl.d/60-drowse.conf /etc/modules-load.d/drowse.conf
   local name
@@ -778,6 +894,8 @@ uninstall() {
 }
 
 role() {
+  trap leave EXIT
+  status running
   [ "$(id -u)" = 0 ] || refuse "it changes the machine; run it as root."
   judge_flags
   judge_role
@@ -824,6 +942,7 @@ role() {
     [ "$(readlink "/usr/local/bin/$name" 2>/dev/null)" = "$lib/current/$name" ] || ln -sfn "$lib/current/$name" "/usr/local/bin/$name"
   done
   caddy
+  finished=yes
   welcome
 }
 
@@ -831,7 +950,12 @@ welcome() {
   echo
   if [ "$role" = node ]; then
     echo "This machine runs spaces for $gateway as $(setting "$etc/node.env" DROWSE_NODE_ID)."
-    answers "$gateway" || echo "It does not reach $gateway yet; it goes on trying. Is the address right, and the port open?"
+    if waits_for_gateway; then
+      echo "No gateway has taken it yet, and it goes on trying. Its last words:"
+      journalctl -q --no-pager -u drowse-node -n 1 -o cat 2>/dev/null | sed 's/^/  /' || true
+      echo "The address is DROWSE_GATEWAY in $etc/node.env, the token is $etc/token; after a change: systemctl restart drowse-node"
+      return
+    fi
     echo "  drowse node ls     shows it within seconds"
     return
   fi
@@ -885,7 +1009,7 @@ read_flags() {
     flag=$1 value=''
     case $flag in
       --*=*) value=${flag#*=} flag=${flag%%=*} ;;
-      --state | --from | --role | --gateway | --node-id | --node-endpoint | --region | --domain | --tls | --listen | --swap | --zram)
+      --state | --from | --role | --gateway | --node-id | --node-endpoint | --region | --domain | --tls | --listen | --swap | --zram | --status-dir)
         value=${2:-}
         [ $# -lt 2 ] || shift
         ;;
@@ -894,6 +1018,7 @@ read_flags() {
       --local | --once | --new-fleet | --uninstall | --purge) [[ $1 != *=* ]] || misuse "$flag takes no value." ;;
       --state) [ -n "$value" ] || misuse "--state needs a directory." ;;
       --from) [ -n "$value" ] || misuse "--from needs a directory or an archive." ;;
+      --status-dir) [ -n "$value" ] && [ -d "$value" ] || misuse "--status-dir needs a directory." ;;
       --role | --gateway | --node-id | --node-endpoint | --region | --domain | --tls | --listen | --swap | --zram)
         [ -n "$value" ] || misuse "$flag needs a value."
         ;;
@@ -913,6 +1038,7 @@ read_flags() {
       --listen) listen=$value ;;
       --swap) swap=$value ;;
       --zram) zram=$value ;;
+      --status-dir) status_dir=$(realpath -- "$value") ;;
       --new-fleet) new_fleet=yes ;;
       --uninstall) uninstall=yes ;;
       --purge) purge=yes ;;
@@ -923,10 +1049,10 @@ read_flags() {
   done
   local told="$role$gateway$node_id$endpoint$region$domain$tls$listen$swap$zram$new_fleet"
   if [ -n "$mode" ]; then
-    [ -z "$told$from$uninstall$purge" ] || misuse "--local goes with --once and --state alone."
+    [ -z "$told$from$uninstall$purge$status_dir" ] || misuse "--local goes with --once and --state alone."
   else
     [ -z "$once$state" ] || misuse "--once and --state go with --local."
-    [ -z "$uninstall" ] || [ -z "$told$from" ] || misuse "--uninstall goes with --purge alone."
+    [ -z "$uninstall" ] || [ -z "$told$from$status_dir" ] || misuse "--uninstall goes with --purge alone."
     [ -n "$uninstall" ] || [ -z "$purge" ] || misuse "--purge goes with --uninstall."
   fi
 }
@@ -942,8 +1068,8 @@ main() {
   local mode='' once='' state='' from='' role='' gateway='' node_id='' endpoint='' region='' domain='' tls='' listen=''
   local swap='' zram='' new_fleet='' uninstall='' purge=''
   # What was found, read by the functions above and by traps that run after this one has returned.
-  fleet='' shown='' target='' bin='' templates='' clone='' staged='' stamp='' version='' token='' made_token='' near=''
-  running='' node_listen='' role_units=() role_enabled=()
+  fleet='' shown='' target='' bin='' templates='' clone='' staged='' stamp='' version='' token='' made_token='' near='' moved_from='' node_moved='' waited='' stopped='' finished=''
+  running='' status_dir='' failed='' outcome='' node_listen='' role_units=() role_enabled=()
   etc=/etc/drowse lib=/usr/local/lib/drowse data=/var/lib/drowse listens=/etc/systemd/system/drowse-gateway.socket.d/listen.conf
   programs=(drowse drowse-node drowse-gateway drowse-agent)
   read_flags "$@"
