@@ -5,7 +5,7 @@ use crate::{
     client::Client,
     completions, demo, doctor, domain, down,
     failure::{Exit, Outcome},
-    fleet, node, space, up,
+    fleet, node, space, up, upgrade,
 };
 
 /// Named, permanent Linux spaces that cost next to nothing while nobody uses them
@@ -42,6 +42,9 @@ enum Command {
     /// Look after nodes
     #[command(subcommand)]
     Node(node::Command),
+    /// Look after the fleet as a whole
+    #[command(subcommand)]
+    Fleet(upgrade::Command),
     /// Have domains of your own lead to spaces
     #[command(subcommand)]
     Domain(domain::Command),
@@ -78,6 +81,7 @@ pub(crate) async fn run(args: Args) -> Outcome<Exit> {
             Command::Space(command) => space::run(command, &context).await,
             Command::Node(command) => node::run(command, &context).await,
             Command::Domain(command) => domain::run(command, &context).await,
+            Command::Fleet(command) => upgrade::run(command, &context).await,
             Command::Demo(args) => demo::run(&args, &context).await,
             Command::Up(_) | Command::Down | Command::Completions(_) | Command::Doctor(_) => Ok(Exit::OK),
         }

@@ -32,6 +32,8 @@ mod output;
 mod space;
 /// A gateway and its nodes in one process.
 mod up;
+/// Rolling the fleet to another build.
+mod upgrade;
 
 use failure::{Exit, Failure};
 

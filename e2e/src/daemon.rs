@@ -82,6 +82,13 @@ impl Daemon {
         self.env.insert(key.to_owned(), value.to_string());
     }
 
+    /// Its program is that of this folder from the next start on.
+    pub fn run_from(&mut self, folder: &Utf8Path) {
+        if let Some(program) = self.binary.file_name() {
+            self.binary = folder.join(program);
+        }
+    }
+
     /// Confines it to one core from the next start on.
     pub fn on_one_core(&mut self) {
         self.under = ["taskset", "-c", "0"].map(str::to_owned).to_vec();

@@ -2,9 +2,10 @@
 
 use std::{fmt, time::Duration};
 
-use camino::Utf8PathBuf;
+use camino::{Utf8Path, Utf8PathBuf};
 use clap::Parser;
 use drowse_shared::{
+    api::nodes::{Build, ReleaseError},
     http::{LimitArgs, Limits, deadline},
     telemetry,
     token::{self, Token},
@@ -116,6 +117,10 @@ pub struct Config {
     pub answer_timeout: Duration,
     /// How open files are shared out.
     pub budget: Budget,
+    /// Which build this is.
+    pub build: Build,
+    /// Where its programs are, and beside them the release that nodes may take.
+    pub release: Option<Utf8PathBuf>,
     /// Logs.
     pub log: telemetry::Config,
 }
@@ -126,6 +131,9 @@ pub enum Error {
     /// The token.
     #[error(transparent)]
     Token(#[from] token::Error),
+    /// What the release says of itself.
+    #[error(transparent)]
+    Release(#[from] ReleaseError),
     /// Where to listen.
     #[error("DROWSE_GATEWAY_LISTEN is {0:?}; write it as host:port, for example 127.0.0.1:4677")]
     Listen(String),
@@ -155,15 +163,16 @@ pub enum Error {
 }
 
 impl Config {
-    /// Checks the settings.
+    /// Checks the settings. `beside` is the directory of this program.
     ///
     /// # Errors
     /// Naming the variable and the fix.
-    pub fn read(args: Args) -> Result<Self, Error> {
+    pub fn read(args: Args, beside: Option<&Utf8Path>) -> Result<Self, Error> {
         #[expect(clippy::disallowed_methods, reason = "a secret is never a flag, so clap does not see it")]
         let value = std::env::var("DROWSE_TOKEN").ok();
         let token = Token::load(value.as_deref(), args.token_file.as_deref())?;
-        Self::checked(args, token)
+        let build = beside.map_or_else(|| Ok(Build::unreleased()), Build::beside)?;
+        Ok(Self { build, release: beside.map(Utf8Path::to_owned), ..Self::checked(args, token)? })
     }
 
     /// Checks the settings, with a token that is already at hand.
@@ -178,7 +187,9 @@ impl Config {
         if port.is_none() {
             return Err(Error::Listen(args.listen));
         }
-        if let Some(domain) = args.domain.as_deref().filter(|domain| !host::is_domain(domain)) {
+        // A line of a settings file that says nothing sets nothing.
+        let domain = args.domain.filter(|domain| !domain.is_empty());
+        if let Some(domain) = domain.as_deref().filter(|domain| !host::is_domain(domain)) {
             return Err(Error::Domain(domain.to_owned()));
         }
         if args.lookup.lookup_deadline.is_zero() {
@@ -195,7 +206,7 @@ impl Config {
             state: args.state,
             token,
             new_fleet: args.new_fleet,
-            domain: args.domain,
+            domain,
             find: find::Limits {
                 deadline: args.lookup.lookup_deadline,
                 grace: args.lookup.lookup_grace,
@@ -210,6 +221,8 @@ impl Config {
             limits: args.serve.limits(),
             answer_timeout: args.answer_timeout,
             budget: Budget::default(),
+            build: Build::unreleased(),
+            release: None,
             log: args.log,
         })
     }
@@ -237,11 +250,13 @@ impl fmt::Display for Config {
             limits,
             answer_timeout,
             budget,
+            build,
+            release: _,
             log: _,
         } = self;
         write!(
             f,
-            "configuration: listen={listen} state={state} token=*** new_fleet={new_fleet} domain={} {limits} answer_timeout_ms={} \
+            "configuration: build={build} listen={listen} state={state} token=*** new_fleet={new_fleet} domain={} {limits} answer_timeout_ms={} \
              lookup_deadline_ms={} lookup_grace_ms={} cache_entries={} cache_age_seconds={} \
              cpu_percent_max={} active_max={} disk_floor_bytes={} forwards_max={} apps_max={}",
             domain.as_deref().unwrap_or("-"),
@@ -272,6 +287,12 @@ mod tests {
         let shown = Config::with_defaults(token()).to_string();
         assert!(shown.contains("lookup_deadline_ms=2000") && shown.contains("token=***"), "{shown}");
         assert!(!shown.contains("0123456789abcdef"), "{shown}");
+    }
+
+    #[test]
+    fn a_domain_that_says_nothing_is_none() {
+        let args = Args::parse_from(["drowse-gateway", "--domain", ""]);
+        assert_eq!(Config::checked(args, token()).expect("fine").domain, None);
     }
 
     #[test]

@@ -15,7 +15,10 @@ use drowse_shared::{
 use rusqlite::{Connection, OptionalExtension as _, Transaction, params, types::Type};
 use rusqlite_migration::{M, Migrations};
 
-use crate::fleet::roster::{Member, Members};
+use crate::fleet::{
+    Roll,
+    roster::{Member, Members},
+};
 
 /// The database inside the state directory.
 pub(crate) const FILE: &str = "gateway.db";
@@ -43,9 +46,12 @@ const SCHEMA: &str = "
     ) strict;
 ";
 
+/// What is kept of a roll to another build.
+const ROLL: &str = "alter table fleet add column roll text;";
+
 /// The shape of the database, oldest first.
 pub(crate) fn migrations() -> Migrations<'static> {
-    Migrations::new(vec![M::up(SCHEMA)])
+    Migrations::new(vec![M::up(SCHEMA), M::up(ROLL)])
 }
 
 /// The version of the databases this program writes.
@@ -78,6 +84,8 @@ pub(crate) struct Kept {
     pub(crate) bundle: Option<Bundle>,
     /// By ledger.
     pub(crate) said: BTreeMap<LedgerId, Arc<Said>>,
+    /// Who was told to take another build.
+    pub(crate) roll: Roll,
 }
 
 /// What of it is to be written.
@@ -85,7 +93,7 @@ pub(crate) struct Kept {
 pub(crate) enum Changes {
     /// Everything.
     Whole,
-    /// The version, the configuration, and what is known of these ledgers.
+    /// The version, the configuration, the roll, and what is known of these ledgers.
     Of(BTreeSet<LedgerId>),
 }
 
@@ -107,12 +115,14 @@ pub(crate) async fn save(db: &Db, kept: Arc<Kept>, changes: Changes) -> Result<(
 fn read(connection: &mut Connection) -> Result<Kept, rusqlite::Error> {
     let transaction = connection.transaction()?;
     let fleet = transaction
-        .query_row("select fleet_id, roster_version, bundle from fleet", [], |row| {
-            Ok((parsed::<FleetId>(row, 0)?, number(row, 1)?, row.get::<_, Option<String>>(2)?))
+        .query_row("select fleet_id, roster_version, bundle, roll from fleet", [], |row| {
+            let text = |column| row.get::<_, Option<String>>(column);
+            Ok((parsed::<FleetId>(row, 0)?, number(row, 1)?, text(2)?, text(3)?))
         })
         .optional()?;
-    let Some((fleet_id, version, bundle)) = fleet else { return Ok(Kept::default()) };
+    let Some((fleet_id, version, bundle, roll)) = fleet else { return Ok(Kept::default()) };
     let bundle = bundle.map(|text| serde_json::from_str(&text)).transpose().map_err(|e| damaged(2, e))?;
+    let roll = roll.map(|text| serde_json::from_str(&text)).transpose().map_err(|e| damaged(3, e))?;
     let nodes = transaction
         .prepare("select ledger_id, id, endpoint, since_version from nodes order by id")?
         .query_map([], |row| {
@@ -141,17 +151,18 @@ fn read(connection: &mut Connection) -> Result<Kept, rusqlite::Error> {
         })?
         .collect::<Result<_, _>>()?;
     let roster = Members::of(&Roster { fleet_id, version, nodes, removed });
-    Ok(Kept { roster: Some(roster), bundle, said })
+    Ok(Kept { roster: Some(roster), bundle, said, roll: roll.unwrap_or_default() })
 }
 
 fn write(connection: &mut Connection, kept: &Kept, changes: &Changes) -> Result<(), rusqlite::Error> {
     let Some(roster) = &kept.roster else { return Ok(()) };
-    let bundle = kept.bundle.as_ref().map(serde_json::to_string).transpose();
-    let bundle = bundle.map_err(|e| rusqlite::Error::ToSqlConversionFailure(Box::new(e)))?;
+    let unwritable = |e| rusqlite::Error::ToSqlConversionFailure(Box::new(e));
+    let bundle = kept.bundle.as_ref().map(serde_json::to_string).transpose().map_err(unwritable)?;
+    let roll = serde_json::to_string(&kept.roll).map_err(unwritable)?;
     let transaction = connection.transaction()?;
     transaction.execute(
-        "insert or replace into fleet (one, fleet_id, roster_version, bundle) values (1, ?1, ?2, ?3)",
-        params![roster.fleet_id.to_string(), signed(roster.version), bundle],
+        "insert or replace into fleet (one, fleet_id, roster_version, bundle, roll) values (1, ?1, ?2, ?3, ?4)",
+        params![roster.fleet_id.to_string(), signed(roster.version), bundle, roll],
     )?;
     match changes {
         Changes::Whole => {
@@ -276,6 +287,7 @@ mod tests {
             roster: Some(roster),
             bundle: Some(authority::first(fleet_id)),
             said: BTreeMap::from([(ledger(1), said(1))]),
+            roll: Roll::default(),
         };
         save(&db, Arc::new(kept.clone()), Changes::Whole).await.expect("written");
         drop(db);
@@ -294,6 +306,7 @@ mod tests {
             roster: Some(Members::of_new_fleet(fleet_id)),
             bundle: Some(authority::first(fleet_id)),
             said: BTreeMap::new(),
+            roll: Roll::default(),
         };
         type Step = (&'static [u64], fn(&mut Members, &mut BTreeMap<LedgerId, Arc<Said>>));
         let steps: [Step; 6] = [

@@ -25,6 +25,8 @@ mod ports;
 pub(crate) mod room;
 /// Verbs about a space that exists.
 mod spaces;
+/// Rolling the fleet to another build.
+mod upgrade;
 
 use std::sync::Arc;
 
@@ -41,6 +43,7 @@ use drowse_shared::{
         attach::ATTACH,
         document,
         health::Health,
+        upgrade::PATH as RELEASE,
         verbs::{Door, OPENAPI, PAGES, Verb, counted},
     },
     nearest::nearest,
@@ -62,6 +65,7 @@ pub(crate) fn router(gateway: Arc<Gateway>) -> Router {
         .route(OPENAPI, get(document::serve))
         .route(ATTACH, get(spaces::attach))
         .route(ask::PATH, get(ask::ask))
+        .route(RELEASE, get(upgrade::release))
         .method_not_allowed_fallback(wrong_method)
         .fallback(unknown)
         // Every body is read within a bound of its own.
@@ -98,6 +102,10 @@ fn handler(verb: Verb) -> Option<MethodRouter<Arc<Gateway>>> {
         Verb::BindDomain => post(domains::bind),
         Verb::ListDomains => post(domains::list),
         Verb::UnbindDomain => post(domains::unbind),
+        Verb::UpgradeFleet => post(upgrade::begin),
+        Verb::GetUpgrade => post(upgrade::show),
+        Verb::RetryUpgrade => post(upgrade::retry),
+        Verb::StopUpgrade => post(upgrade::halt),
         Verb::CheckIn => post(nodes::check_in),
         Verb::ListNodes => post(nodes::list),
         Verb::RemoveNode => post(nodes::remove),
@@ -108,11 +116,15 @@ fn handler(verb: Verb) -> Option<MethodRouter<Arc<Gateway>>> {
 
 /// The verb as one of a fixed set of words, for counters.
 fn verb(path: &str) -> &'static str {
-    if path == ask::PATH { "ask" } else { counted(path).unwrap_or("unknown") }
+    match path {
+        ask::PATH => "ask",
+        RELEASE => "release",
+        _ => counted(path).unwrap_or("unknown"),
+    }
 }
 
 async fn healthz(State(gateway): State<Arc<Gateway>>) -> Json<Health> {
-    Json(Health::of(&gateway.watchdog))
+    Json(Health::of(&gateway.watchdog, &gateway.build))
 }
 
 async fn metrics(State(gateway): State<Arc<Gateway>>) -> Result<Response, Error> {
@@ -125,7 +137,7 @@ async fn metrics(State(gateway): State<Arc<Gateway>>) -> Result<Response, Error>
 
 async fn wrong_method(request: Request) -> Response {
     let path = request.uri().path();
-    let wants = if PAGES.contains(&path) || path == ask::PATH { "GET" } else { "POST" };
+    let wants = if PAGES.contains(&path) || [ask::PATH, RELEASE].contains(&path) { "GET" } else { "POST" };
     let message = format!("{path} wants {wants}, this was {}", request.method());
     let mut response = Error::new(Code::MethodNotAllowed, message).into_response();
     response.headers_mut().insert(header::ALLOW, http::HeaderValue::from_static(wants));

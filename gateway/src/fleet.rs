@@ -16,6 +16,8 @@ mod inbox;
 pub(crate) mod judge;
 /// Bringing a removed node back.
 pub(crate) mod readmit;
+/// Rolling the nodes to the gateway's build.
+mod roll;
 /// The roster, and two that differ.
 pub(crate) mod roster;
 /// What is known and heard, and what follows from it.
@@ -32,7 +34,7 @@ use std::{
 use drowse_shared::{
     api::{
         Code, Error,
-        nodes::{CheckIn, CheckedIn, NodeList, NodeRemoved, NodeState, Standing},
+        nodes::{Build, CheckIn, CheckedIn, NodeList, NodeRemoved, NodeState, Standing},
     },
     db::Db,
     id::{FleetId, LedgerId, NodeId, SpaceId, Ticket},
@@ -45,8 +47,8 @@ use crate::{db, place::Gates};
 use counts::Outcome;
 use inbox::{Inbox, Waits};
 use roster::Members;
-pub(crate) use state::Written;
 use state::{Draft, Next, State};
+pub(crate) use state::{Roll, Written, no_release};
 
 #[cfg(test)]
 pub(crate) use judge::tests::check_in as check_in_for_tests;
@@ -91,12 +93,13 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// Takes up what was kept. A gateway that kept nothing learns, unless it was told that the fleet is new.
+    /// Takes up what was kept, as a gateway of this build. A gateway that kept nothing learns, unless it was told that the fleet is new.
     pub(crate) async fn open(
         env: &Env,
         db: Db,
         gates: Gates,
         new_fleet: bool,
+        build: Build,
     ) -> Result<Self, drowse_shared::db::Error> {
         let mut kept = db::load(&db).await?;
         if kept.roster.is_none() && new_fleet {
@@ -110,7 +113,7 @@ impl Fleet {
             env: env.clone(),
             db,
             gates,
-            state: Mutex::new(State::new(kept)),
+            state: Mutex::new(State::new(kept, build)),
             order: tokio::sync::Mutex::new(()),
             inbox: Mutex::default(),
             changed: Notify::new(),
@@ -177,6 +180,7 @@ impl Fleet {
                     want_roster: true,
                     bundle: None,
                     want_bundle: false,
+                    upgrade: None,
                 };
                 (Ok(answer), false)
             }

@@ -27,6 +27,9 @@ mod fleet;
 /// The fleet's configuration, handed to nodes.
 mod authority;
 
+/// How far a node is with the gateway's build, and whose turn it is.
+mod upgrade;
+
 /// What survives a restart.
 mod db;
 

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use camino::{Utf8Path, Utf8PathBuf};
 use clap::Parser as _;
 use drowse_gateway::{Budget, Config, Parts, config::Args, run};
 use drowse_shared::{
@@ -42,7 +43,8 @@ async fn main() -> ExitCode {
             }
         };
     }
-    let config = match Config::read(args) {
+    let here = std::env::current_exe().ok().and_then(|exe| Utf8PathBuf::from_path_buf(exe).ok());
+    let config = match Config::read(args, here.as_deref().and_then(Utf8Path::parent)) {
         Ok(config) => config,
         Err(error) => {
             eprintln!("error: {:#}", anyhow::Error::new(error));

@@ -2,7 +2,9 @@
 
 use std::{io, sync::Arc};
 
+use camino::Utf8PathBuf;
 use drowse_shared::{
+    api::nodes::Build,
     db::{self, Db},
     http::{Limits, serve},
     id::SpaceId,
@@ -32,6 +34,8 @@ const CREATES_MAX: usize = 1024;
 /// How many of those who want one space are sent to its node at a time. Well within a node's queue for one space, and what a
 /// pool of connections keeps.
 const CROWD_WIDTH: usize = 64;
+/// Most who fetch the release at once: nodes take it one after another.
+const RELEASES_MAX: usize = 4;
 /// Most lists under way at once.
 const LISTS_MAX: usize = 16;
 /// Most that wait.
@@ -112,6 +116,12 @@ impl Parts {
 pub(crate) struct Gateway {
     /// The outside.
     pub(crate) env: Env,
+    /// Which build this is.
+    pub(crate) build: Build,
+    /// Where its programs are, and the release that nodes may take.
+    pub(crate) release: Option<Utf8PathBuf>,
+    /// How many fetch it at a time.
+    pub(crate) releases: Arc<Semaphore>,
     /// Under which spaces have hosts.
     pub(crate) domain: Option<String>,
     /// The fleet token.
@@ -186,7 +196,8 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
     let Parts { db, lock, ready, supervisor } = parts;
     let (env, counts) = env.counted();
     let db = db.through(&env);
-    let fleet = Arc::new(Fleet::open(&env, db.clone(), config.gates, config.new_fleet).await?);
+    let fleet =
+        Arc::new(Fleet::open(&env, db.clone(), config.gates, config.new_fleet, config.build.clone()).await?);
     let peers = Arc::new(Peers::new(&env, config.limits, config.token.clone(), &fleet));
     let metrics = Arc::new(Metrics::default());
     let finder = Finder::new(&env, fleet.clone(), peers.clone(), metrics.clone(), config.find, config.budget);
@@ -215,6 +226,9 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
     env.spawn("announce", announce::run(fleet.clone(), peers.clone(), shutdown.clone(), pulse));
     let gateway = Arc::new(Gateway {
         env: env.clone(),
+        build: config.build,
+        release: config.release,
+        releases: Arc::new(Semaphore::new(RELEASES_MAX)),
         domain: config.domain,
         token: config.token,
         nodes: Nodes {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use drowse_shared::{
-    api::nodes::{Build, CheckIn, CheckedIn, Roster, Standing, WIRE_VERSION},
+    api::nodes::{CheckIn, CheckedIn, Roster, Standing, WIRE_VERSION},
     http::{HttpClient, client, why},
     watchdog::Pulse,
 };
@@ -12,7 +12,7 @@ use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use tokio::time::Instant;
 
-use crate::{door::error::chain, ledger, lifecycle::reconcile, node::Node, reading};
+use crate::{door::error::chain, ledger, lifecycle::reconcile, node::Node, reading, upgrade};
 
 /// Longest wait for a gateway's answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ pub async fn check_in(node: &Node, whole: bool) -> CheckIn {
         boot: node.boot,
         endpoint: node.endpoint.clone(),
         region: node.config.region.clone(),
-        build: Build::this(),
+        build: node.config.build.clone(),
         wire_min: WIRE_VERSION,
         wire_max: WIRE_VERSION,
         interval_ms: u64::try_from(node.config.check_in.as_millis()).unwrap_or(u64::MAX).max(1),
@@ -40,6 +40,7 @@ pub async fn check_in(node: &Node, whole: bool) -> CheckIn {
         roster: None,
         roster_copy: None,
         removed: node.fleet.is_removed(),
+        upgrade: Some(node.upgrades.say(&node.env).await),
     };
     bring_roster(node, &mut said, whole);
     said
@@ -148,7 +149,11 @@ async fn once(
     }
     let standing = answer.standing;
     pulse.about("keeping the answer of a gateway", &gateway);
+    let upgrade = answer.upgrade.take();
     take(node, answer, sent).await;
+    if let Some(tell) = upgrade {
+        upgrade::take(node, gateway, tell);
+    }
     Ok(standing)
 }
 

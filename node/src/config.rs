@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use camino::Utf8PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use drowse_shared::{
-    api::nodes::origin,
+    api::nodes::{Build, ReleaseError, origin},
     http::{LimitArgs, Limits},
     id::{self, NodeId},
     telemetry,
@@ -98,6 +98,9 @@ pub struct Args {
     /// Longest wait for the agent inside a space to answer
     #[arg(long, env = "DROWSE_AGENT_TIMEOUT", default_value = "40s", value_parser = units::duration)]
     agent_timeout: Duration,
+    /// Program that replaces this daemon when a gateway hands out another build; the units of install.sh name one
+    #[arg(long, env = "DROWSE_UPGRADER", value_name = "PATH")]
+    upgrader: Option<Utf8PathBuf>,
     /// How many spaces it starts at once.
     #[command(flatten)]
     starts: starts::Args,
@@ -119,6 +122,9 @@ pub enum Error {
     /// No usable token.
     #[error(transparent)]
     Token(#[from] token::Error),
+    /// What the release says of itself.
+    #[error(transparent)]
+    Release(#[from] ReleaseError),
     /// The node id is malformed.
     #[error("DROWSE_NODE_ID {given:?}: {source}")]
     NodeId {
@@ -211,6 +217,10 @@ pub struct Config {
     pub agent_timeout: Duration,
     /// How many spaces it starts at once.
     pub starts: starts::Limits,
+    /// What replaces this daemon; none where nothing does.
+    pub upgrader: Option<Utf8PathBuf>,
+    /// Which build this is.
+    pub build: Build,
 }
 
 impl Args {
@@ -283,6 +293,8 @@ impl Args {
             limits: self.serve.limits(),
             agent_timeout: self.agent_timeout,
             starts: self.starts.limits(),
+            upgrader: self.upgrader.filter(|path| !path.as_str().is_empty()),
+            build: beside.map_or_else(|| Ok(Build::unreleased()), Build::beside)?,
         })
     }
 }
@@ -315,7 +327,7 @@ impl fmt::Display for Config {
         write!(
             f,
             "id={} listen={} endpoint={} gateways={} region={} state={} run={} executor={:?} runtime={} \
-             cgroup_parent={} check_in={:?} templates={} agent={} {} agent_timeout={:?} {} token={:?}",
+             cgroup_parent={} check_in={:?} templates={} agent={} {} agent_timeout={:?} {} upgrader={} build={} token={:?}",
             self.node_id,
             self.listen,
             self.endpoint.as_deref().unwrap_or("-"),
@@ -332,6 +344,8 @@ impl fmt::Display for Config {
             self.limits,
             self.agent_timeout,
             self.starts,
+            self.upgrader.as_deref().map_or("-", |path| path.as_str()),
+            self.build,
             self.token,
         )
     }

@@ -106,7 +106,11 @@ fn handler(verb: Verb) -> Option<MethodRouter<Arc<Node>>> {
         | Verb::CheckIn
         | Verb::ListNodes
         | Verb::RemoveNode
-        | Verb::ReadmitNode => return None,
+        | Verb::ReadmitNode
+        | Verb::UpgradeFleet
+        | Verb::GetUpgrade
+        | Verb::RetryUpgrade
+        | Verb::StopUpgrade => return None,
     })
 }
 

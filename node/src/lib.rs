@@ -50,6 +50,8 @@ pub mod fleet;
 pub mod kept;
 /// What the machine measures.
 pub mod reading;
+/// Taking another build.
+pub mod upgrade;
 
 /// What all of these share.
 pub mod node;

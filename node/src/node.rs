@@ -23,6 +23,7 @@ use crate::{
     agent_client::process::Place, config::Config, door::metrics::Metrics, exec::keyed::Keyed,
     executor::Executor, fleet::Fleet, kept::Kept, ledger::Ledger, lifecycle::page_out::PageOuts, live::Live,
     milestone::Milestones, places::Places, reading::Gauge, space::Space, starts::Starts, tickets::Tickets,
+    upgrade::Upgrades,
 };
 
 /// The slot of a name, while it is held.
@@ -60,6 +61,8 @@ pub struct Node {
     pub starts: Starts,
     /// Commands that run once per key.
     pub keyed: Keyed,
+    /// How it takes another build.
+    pub upgrades: Arc<Upgrades>,
     /// What the gateways said.
     pub fleet: Fleet,
     /// Sees what is done to spaces.

@@ -37,6 +37,7 @@ use crate::{
     reading::{self, Gauge, Meter},
     starts::Starts,
     tickets::Tickets,
+    upgrade::Upgrades,
 };
 
 /// Makes the executor once it is known whose it is.
@@ -200,6 +201,7 @@ pub async fn build(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -
         page_outs: Arc::default(),
         places: Arc::new(Places::new(config.limits.connections_max)),
         starts: Starts::new(config.starts),
+        upgrades: Arc::new(Upgrades::new(config.upgrader.clone(), &config.state)),
         keyed: Keyed::default(),
         metrics: Metrics::default(),
         lines: Throttle::default(),

@@ -24,6 +24,8 @@ pub mod health;
 pub mod nodes;
 /// What a space is: state, policy, spec, metadata, and the verbs that read or change them.
 pub mod spaces;
+/// Rolling a fleet to another build.
+pub mod upgrade;
 /// Every verb, and which door answers it.
 pub mod verbs;
 /// Telling what changes in a directory.

@@ -232,6 +232,8 @@ impl Fleet {
             limits: drowse_shared::http::Limits::default(),
             agent_timeout: Duration::from_secs(40),
             starts: drowse_node::starts::Limits::default(),
+            upgrader: None,
+            build: drowse_shared::api::nodes::Build::unreleased(),
         };
         let executor: Arc<dyn Executor> = Arc::new(Witness {
             inner: Fake::new(&env, node.machine.clone()),

@@ -85,7 +85,7 @@ impl Node {
             boot: self.boot,
             endpoint: format!("http://{}", self.address),
             region: None,
-            build: Build::this(),
+            build: Build::unreleased(),
             wire_min: WIRE_VERSION,
             wire_max: WIRE_VERSION,
             interval_ms: u64::try_from(self.common.plan.interval.as_millis()).expect("short"),
@@ -108,6 +108,7 @@ impl Node {
             roster: memory.roster.as_ref().map(|kept| kept.version.clone()),
             roster_copy: memory.roster.as_ref().filter(|_| whole).map(|kept| kept.roster.clone()),
             removed: false,
+            upgrade: None,
         }
     }
 

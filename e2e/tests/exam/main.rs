@@ -32,6 +32,7 @@ mod ports;
 mod readmit;
 mod refusals;
 mod removal;
+mod rolls;
 mod scale;
 mod secrets;
 mod silence;

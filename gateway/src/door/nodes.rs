@@ -8,7 +8,9 @@ use axum::{
 };
 use drowse_shared::api::{
     Code, Error, JSON_BODY_BYTES_MAX,
-    nodes::{CheckIn, CheckedIn, ListNodes, NodeList, NodeReadmitted, NodeRemoved, OneNode, ReadmitNode},
+    nodes::{
+        CheckIn, CheckedIn, ListNodes, NodeList, NodeReadmitted, NodeRemoved, OneNode, ReadmitNode, Standing,
+    },
     parse,
 };
 
@@ -29,7 +31,12 @@ pub(super) async fn check_in(
 ) -> Result<Json<CheckedIn<Written>>, Error> {
     let bytes = body::read(request.into_body(), CHECK_IN_BYTES_MAX).await?;
     let said: CheckIn = parse(&bytes)?;
-    gateway.nodes.fleet.check_in(said).await.map(Json)
+    let (ledger, fleet) = (said.ledger_id, &gateway.nodes.fleet);
+    let mut answer = fleet.check_in(said).await?;
+    if answer.standing == Standing::Member {
+        answer.upgrade = fleet.turn(ledger).await;
+    }
+    Ok(Json(answer))
 }
 
 /// `listNodes`.

@@ -152,7 +152,7 @@ pub(crate) mod tests {
             boot: format!("{n:032x}").parse().expect("an id"),
             endpoint: endpoint.to_owned(),
             region: None,
-            build: Build::this(),
+            build: Build::unreleased(),
             wire_min: WIRE_VERSION,
             wire_max: WIRE_VERSION,
             interval_ms: 5000,
@@ -163,6 +163,7 @@ pub(crate) mod tests {
             roster: None,
             roster_copy: None,
             removed: false,
+            upgrade: None,
         }
     }
 

@@ -9,6 +9,8 @@ mod next;
 mod pick;
 /// Taking a node out of the roster, and back.
 mod remove;
+/// The roll to the gateway's build.
+mod roll;
 /// The nodes as people see them.
 mod show;
 /// What nodes are told, and what they tell of it.
@@ -25,7 +27,7 @@ use std::{
 use drowse_shared::{
     api::{
         Error,
-        nodes::{Bundle, CheckIn, CheckedIn, Standing},
+        nodes::{Build, Bundle, CheckIn, CheckedIn, Standing},
     },
     id::{LedgerId, NodeId},
 };
@@ -45,6 +47,7 @@ use crate::{
     place::Measured,
 };
 pub(super) use next::Next;
+pub(crate) use roll::{Roll, no_release};
 use tell::Told;
 pub(crate) use tell::Written;
 
@@ -89,6 +92,8 @@ pub(super) enum Draft {
 /// See the module.
 pub(super) struct State {
     kept: Arc<Kept>,
+    /// The gateway's.
+    build: Build,
     learning: bool,
     said_stuck: bool,
     started: Instant,
@@ -102,8 +107,9 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(kept: Kept) -> Self {
+    pub(super) fn new(kept: Kept, build: Build) -> Self {
         Self {
+            build,
             learning: kept.roster.is_none(),
             said_stuck: false,
             kept: Arc::new(kept),
@@ -264,6 +270,7 @@ impl State {
             want_roster: false,
             bundle: self.kept.bundle.as_ref().filter(|_| exchange.hand_out).cloned(),
             want_bundle: exchange.want,
+            upgrade: None,
         };
         (answer, back || self.learning)
     }

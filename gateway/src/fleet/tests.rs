@@ -12,7 +12,8 @@ async fn a_readmission_whose_caller_leaves_is_so_on_disk_and_in_memory() {
     let db = db::open(&env, &path).expect("fresh");
     let gates =
         crate::Config::with_defaults(Token::checked(&"t".repeat(32), "a test").expect("long enough")).gates;
-    let fleet = Arc::new(Fleet::open(&env, db.clone(), gates, true).await.expect("opened"));
+    let fleet =
+        Arc::new(Fleet::open(&env, db.clone(), gates, true, Build::unreleased()).await.expect("opened"));
     let peer = Peer {
         ledger: LedgerId::mint(&env),
         id: "back".parse().expect("an id"),

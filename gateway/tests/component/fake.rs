@@ -177,7 +177,7 @@ impl Fake {
             boot: self.boot,
             endpoint: self.endpoint.clone(),
             region: None,
-            build: Build::this(),
+            build: Build::unreleased(),
             wire_min: WIRE_VERSION,
             wire_max: WIRE_VERSION,
             interval_ms: u64::try_from(self.interval.as_millis()).unwrap(),
@@ -188,6 +188,7 @@ impl Fake {
             roster: self.roster.lock().unwrap().as_ref().map(Roster::identity),
             roster_copy: None,
             removed: self.knobs.lock().unwrap().removed,
+            upgrade: None,
         }
     }
 

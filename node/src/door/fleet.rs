@@ -100,5 +100,5 @@ pub(super) async fn report(
 
 /// The daemon runs.
 pub(super) async fn healthz(State(node): State<Arc<Node>>) -> axum::Json<Health> {
-    axum::Json(Health::of(&node.watchdog))
+    axum::Json(Health::of(&node.watchdog, &node.config.build))
 }

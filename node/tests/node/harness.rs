@@ -105,6 +105,8 @@ impl Ground {
             limits: Limits::default(),
             agent_timeout: Duration::from_secs(40),
             starts: drowse_node::starts::Limits::default(),
+            upgrader: None,
+            build: drowse_shared::api::nodes::Build::unreleased(),
         };
         let parts = Parts::over(Fake::new(&env, self.machine.clone()), Arc::new(Still::default()));
         let shutdown = Shutdown::new();

@@ -103,6 +103,10 @@ codes! {
     NodeTwin = "node_twin", CONFLICT;
     /// The node's endpoint changed within one interval.
     NodeMoved = "node_moved", CONFLICT;
+    /// The gateway was started from no release, and has none that nodes could take.
+    NoRelease = "no_release", CONFLICT;
+    /// The node's upgrade is not stuck, so there is nothing to try again.
+    NotStuck = "not_stuck", CONFLICT;
     /// The node was removed and must be readmitted.
     NodeRemoved = "node_removed", CONFLICT;
     /// The daemons belong to different fleets.

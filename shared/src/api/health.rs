@@ -47,8 +47,8 @@ pub struct Loop {
 }
 
 impl Health {
-    /// The health of the daemon whose loops `watchdog` watches.
-    pub fn of(watchdog: &Watchdog) -> Self {
+    /// The health of the daemon of this build whose loops `watchdog` watches.
+    pub fn of(watchdog: &Watchdog, build: &Build) -> Self {
         let stalled = watchdog.stalled(Instant::now());
         let stalled: Vec<Loop> = stalled
             .into_iter()
@@ -59,6 +59,6 @@ impl Health {
             })
             .collect();
         let status = if stalled.is_empty() { Status::Ok } else { Status::Stalled };
-        Self { status, build: Build::this(), stalled }
+        Self { status, build: build.clone(), stalled }
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     domains::Domains,
     spaces::{Policy, Spec, State},
+    upgrade::{SelfUpgrade, Tell},
 };
 #[cfg(test)]
 use crate::api::document::Moment;
@@ -15,11 +16,14 @@ use crate::{
     name::{SpaceName, SpaceRef},
 };
 
+/// Which build a daemon is.
+mod build;
 /// Taking a removed node back, and choosing where a name is held twice.
 mod readmit;
 /// Which nodes a fleet has.
 mod roster;
 
+pub use build::{Build, RELEASE, ReleaseError};
 pub use readmit::{
     Body, Conflict, KeepAll, Measure, Measured, NodeReadmitted, ReadmitNode, SetAside, SetAsideBody,
 };
@@ -27,28 +31,6 @@ pub use roster::{Roster, RosterNode, RosterVersion};
 
 /// Version of the wire between gateway and node. A node speaks a range; a gateway places only where its own fits.
 pub const WIRE_VERSION: u32 = 1;
-
-/// Where a daemon comes from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct Build {
-    /// Of the crate.
-    pub version: String,
-    /// Of the source, when it was known.
-    #[serde(default)]
-    pub commit: Option<String>,
-}
-
-impl Build {
-    /// This build.
-    pub fn this() -> Self {
-        Self {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            commit: option_env!("DROWSE_BUILD_COMMIT").map(str::to_owned),
-        }
-    }
-}
 
 /// What a node measures of its machine and counts of its spaces.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -181,6 +163,9 @@ pub struct CheckIn {
     /// Whether it serves at all: a removed node freezes its spaces and waits.
     #[serde(default)]
     pub removed: bool,
+    /// What it says of its own upgrades; absent in nodes that know none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upgrade: Option<SelfUpgrade>,
 }
 
 /// An endpoint is an origin: `http(s)://host[:port]`, nothing after it.
@@ -219,6 +204,9 @@ pub struct CheckedIn<R = Roster> {
     /// The gateway lost its configuration: send yours next time.
     #[serde(default)]
     pub want_bundle: bool,
+    /// Its turn has come to take another build. Said once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upgrade: Option<Tell>,
 }
 
 /// What a gateway thinks of a node.

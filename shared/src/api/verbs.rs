@@ -105,6 +105,14 @@ verbs! {
     RemoveNode = "removeNode", Gateway;
     /// Takes a removed node back.
     ReadmitNode = "readmitNode", Gateway;
+    /// Rolls the nodes to the gateway's build, one after another.
+    UpgradeFleet = "upgradeFleet", Gateway;
+    /// How far the nodes are, beside the gateway's build.
+    GetUpgrade = "getUpgrade", Gateway;
+    /// Puts a node whose upgrade got stuck back in line.
+    RetryUpgrade = "retryUpgrade", Gateway;
+    /// Tells no further node to take another build.
+    StopUpgrade = "stopUpgrade", Gateway;
     /// A node tells a gateway how it is. Between daemons.
     CheckIn = "checkIn", Gateway;
     /// A gateway asks a node to check in now. Between daemons.

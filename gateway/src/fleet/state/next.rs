@@ -10,7 +10,7 @@ use drowse_shared::{
 
 use crate::{
     db::{Changes, Kept, Said},
-    fleet::roster::Members,
+    fleet::{Roll, roster::Members},
 };
 
 /// See the module.
@@ -58,6 +58,12 @@ impl Next {
         Some(bundle)
     }
 
+    /// To change what is kept of a roll.
+    pub(super) fn change_roll(&mut self) -> &mut Roll {
+        self.changes.get_or_insert_with(|| Changes::Of(BTreeSet::new()));
+        &mut Arc::make_mut(&mut self.kept).roll
+    }
+
     /// The roster, and the version that it has from now on.
     fn change_roster(&mut self, ledger: LedgerId) -> Option<(u64, &mut Members)> {
         let version = self.version.or_else(|| self.roster().map(|roster| roster.version + 1))?;
@@ -90,6 +96,10 @@ impl Next {
     pub(super) fn remove(&mut self, ledger: LedgerId) {
         if let Some((version, roster)) = self.change_roster(ledger) {
             roster.remove(version, ledger);
+        }
+        // What it was told is over: if it comes back, it is in line like any other.
+        if self.kept.roll.told.contains_key(&ledger) {
+            self.change_roll().told.remove(&ledger);
         }
     }
 

@@ -112,6 +112,7 @@ mod tests {
         db::Kept,
         fleet::{check_in_for_tests as check_in, roster::Members, state::Draft},
     };
+    use drowse_shared::api::nodes::Build;
     use jiff::Timestamp;
 
     #[tokio::test]
@@ -119,7 +120,7 @@ mod tests {
         let said = check_in("back", 12, "http://back");
         let mut roster = Members::of_new_fleet(format!("{:032x}", 1).parse().expect("an id"));
         roster.remove(4, said.ledger_id);
-        let mut state = State::new(Kept { roster: Some(roster), ..Kept::default() });
+        let mut state = State::new(Kept { roster: Some(roster), ..Kept::default() }, Build::unreleased());
         let mut next = state.next();
         let Ok(Draft::Taken { standing, exchange }) = state.draft(&mut next, &said) else { panic!("taken") };
         state.install(next);

@@ -9,6 +9,9 @@ use crate::{
     place::Gates,
 };
 
+/// A roll to another build.
+mod roll;
+
 /// A member `node-<n>` that could take a space.
 fn says(n: u32) -> CheckIn {
     let mut said = check_in_for_tests(&format!("node-{n}"), 0, &format!("http://10.0.0.1:{n}"));
@@ -33,7 +36,10 @@ fn fleet_id() -> drowse_shared::id::FleetId {
 
 fn founded() -> State {
     let roster = Members::of_new_fleet(fleet_id());
-    State::new(Kept { roster: Some(roster), bundle: Some(authority::first(fleet_id())), ..Kept::default() })
+    State::new(
+        Kept { roster: Some(roster), bundle: Some(authority::first(fleet_id())), ..Kept::default() },
+        Build::unreleased(),
+    )
 }
 
 /// Takes check-ins together. Answers what each was told; nothing if its roster has to be read first.

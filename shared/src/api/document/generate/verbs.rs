@@ -19,6 +19,7 @@ use crate::api::{
         AcquireSpace, Acquired, Destroyed, EventList, ListEvents, ListSpaces, OneSpace, SpaceAnswer,
         SpaceList, UpdateMetadata, UpdatePolicy, Waking,
     },
+    upgrade::{Everybody, FleetUpgrade},
     verbs::Verb,
     watch::{WatchEvent, WatchFiles},
 };
@@ -210,6 +211,9 @@ pub(super) fn described(which: Verb) -> Described {
                 "with choices",
                 json!({ "nodeId": "gone", "keep": { "shop": "gone" }, "keepAll": "member" }),
             ),
+        Verb::UpgradeFleet | Verb::StopUpgrade => verb::<Everybody, FleetUpgrade>(),
+        Verb::GetUpgrade => verb::<Everybody, FleetUpgrade>().example("how far it is", json!({})),
+        Verb::RetryUpgrade => verb::<OneNode, FleetUpgrade>(),
         Verb::CheckIn => verb::<CheckIn, CheckedIn>().large(),
         Verb::Report => verb::<Report, CheckIn>().example("without a roster", json!({})),
         Verb::Lookup => verb::<Lookup, LookupAnswer>()
