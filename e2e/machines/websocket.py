@@ -71,5 +71,21 @@ class WebSocket:
         if answer[2:] != body:
             raise Failed(f"the websocket said {answer!r}")
 
+    def end(self):
+        """The code it was closed with; None when it still lives."""
+        self.stream.settimeout(2)
+        try:
+            head = self.stream.recv(2)
+            if not head:
+                return 0
+            if head[0] != 0x88:
+                raise Failed(f"the websocket said {head!r}")
+            code = self.stream.recv(head[1] & 127)
+            return int.from_bytes(code[:2], "big")
+        except TimeoutError:
+            self.stream.settimeout(30)
+            self.echo("after")
+            return None
+
     def close(self):
         self.stream.close()
