@@ -842,7 +842,8 @@ services() {
 enable() {
   systemctl -q enable "${role_enabled[@]}" 2>/dev/null
   local unit
-  for unit in "${role_enabled[@]}"; do systemctl -q is-active "$unit" || systemctl start "$unit"; done
+  # A node that no gateway has taken yet is up and not ready: it is not waited for.
+  for unit in "${role_enabled[@]}"; do systemctl -q is-active "$unit" || systemctl --no-block start "$unit"; done
   # A table that somebody dropped is put back.
   nft list table inet drowse >/dev/null 2>&1 || systemctl restart drowse-firewall.service
 }
