@@ -367,7 +367,7 @@ impl Finder {
         let lookup = Lookup { space: space.clone(), intent, ticket, ledger_id: Some(peer.ledger) };
         let deadline = self.limits.deadline;
         let call =
-            self.peers.ask::<_, LookupAnswer>(&peer.endpoint, "lookup", &lookup, deadline, LOOKUP_BYTES_MAX);
+            self.peers.call::<_, LookupAnswer>(&peer.endpoint, "lookup", &lookup, deadline, LOOKUP_BYTES_MAX);
         let answer = match call.await {
             // It serves nothing before it is back, and what it holds may be held by another one too.
             Ok(LookupAnswer::Yes(_)) if self.fleet.is_returning(&peer.ledger) => {

@@ -200,7 +200,9 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
         Arc::new(Fleet::open(&env, db.clone(), config.gates, config.new_fleet, config.build.clone()).await?);
     let peers = Arc::new(Peers::new(&env, config.limits, config.token.clone(), &fleet));
     let metrics = Arc::new(Metrics::default());
-    let finder = Finder::new(&env, fleet.clone(), peers.clone(), metrics.clone(), config.find, config.budget);
+    // A lookup is a caller's: it waits as what is sent on does.
+    let doors = Arc::new(peers.patiently());
+    let finder = Finder::new(&env, fleet.clone(), doors, metrics.clone(), config.find, config.budget);
     let listener = env
         .net
         .bind(&config.listen)

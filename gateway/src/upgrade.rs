@@ -134,10 +134,10 @@ pub(crate) fn judge<'a>(ours: &Build, node: Facts<'a>, now: Timestamp) -> Verdic
     }
     if let Some((last, late)) = told.filter(|_| !node.has_moved()) {
         let unable = node.says.and_then(|says| says.unavailable.as_deref());
-        return match last.map(|last| (last.state, last.error.as_deref())) {
-            Some((Progress::Failed, error)) => because(Stuck, Why::Failed(error)),
-            Some((Progress::RolledBack, error)) => because(Stuck, Why::RolledBack(error)),
-            _ if unable.is_some() => because(Stuck, Why::Unable(unable.unwrap_or_default())),
+        return match (last.map(|last| (last.state, last.error.as_deref())), unable) {
+            (Some((Progress::Failed, error)), _) => because(Stuck, Why::Failed(error)),
+            (Some((Progress::RolledBack, error)), _) => because(Stuck, Why::RolledBack(error)),
+            (_, Some(unable)) => because(Stuck, Why::Unable(unable)),
             _ if late => because(Stuck, Why::Late),
             _ => plain(Upgrading),
         };

@@ -68,6 +68,11 @@ impl Peers {
         Self { client: client(env, limits), patient, token }
     }
 
+    /// The same doors, at which our own calls wait too, within their deadline.
+    pub(crate) fn patiently(&self) -> Self {
+        Self { client: self.patient.clone(), patient: self.patient.clone(), token: self.token.clone() }
+    }
+
     /// The credential nodes take.
     pub(crate) fn bearer(&self) -> http::HeaderValue {
         self.token.bearer()
@@ -95,18 +100,6 @@ impl Peers {
         })
     }
 
-    /// Calls a verb for a caller: within the deadline, a node that is being restarted is waited for.
-    pub(crate) async fn ask<T: Serialize, R: DeserializeOwned>(
-        &self,
-        endpoint: &str,
-        verb: &str,
-        body: &T,
-        deadline: Duration,
-        bytes_max: usize,
-    ) -> Result<R, Failure> {
-        self.called(&self.patient, (endpoint, verb), written(body)?, deadline, bytes_max).await
-    }
-
     /// Calls a verb of a node.
     pub(crate) async fn call<T: Serialize, R: DeserializeOwned>(
         &self,
@@ -116,7 +109,9 @@ impl Peers {
         deadline: Duration,
         bytes_max: usize,
     ) -> Result<R, Failure> {
-        self.call_written(endpoint, verb, written(body)?, deadline, bytes_max).await
+        let body =
+            serde_json::to_vec(body).map_err(|error| Failure::Nonsense(format!("not sent: {error}")))?;
+        self.call_written(endpoint, verb, body.into(), deadline, bytes_max).await
     }
 
     /// The same, with a body that is written down already, as when many are sent one.
@@ -124,17 +119,6 @@ impl Peers {
         &self,
         endpoint: &str,
         verb: &str,
-        body: Bytes,
-        deadline: Duration,
-        bytes_max: usize,
-    ) -> Result<R, Failure> {
-        self.called(&self.client, (endpoint, verb), body, deadline, bytes_max).await
-    }
-
-    async fn called<R: DeserializeOwned>(
-        &self,
-        client: &HttpClient<Body>,
-        (endpoint, verb): (&str, &str),
         body: Bytes,
         deadline: Duration,
         bytes_max: usize,
@@ -147,7 +131,7 @@ impl Peers {
                 .header(header::CONTENT_TYPE, "application/json")
                 .body(Body::from(body))
                 .map_err(|error| Failure::Nonsense(format!("not sent: {error}")))?;
-            let response = Self::sent(client, request).await?;
+            let response = Self::sent(&self.client, request).await?;
             let status = response.status();
             let read = Limited::new(response.into_body(), bytes_max).collect().await;
             let bytes = read.map_err(|error| Failure::Cut(why(&*error)))?.to_bytes();
@@ -158,10 +142,6 @@ impl Peers {
             Err(_) => Err(Failure::Cut(format!("no answer within {} ms", deadline.as_millis()))),
         }
     }
-}
-
-fn written<T: Serialize>(body: &T) -> Result<Bytes, Failure> {
-    serde_json::to_vec(body).map(Bytes::from).map_err(|error| Failure::Nonsense(format!("not sent: {error}")))
 }
 
 fn understood<R: DeserializeOwned>(status: http::StatusCode, bytes: &Bytes) -> Result<R, Failure> {
