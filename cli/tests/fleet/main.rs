@@ -254,8 +254,9 @@ fn what_changes_is_printed_as_it_does_until_it_is_interrupted() {
     let mut said = BufReader::new(watch.stderr.take().expect("piped")).lines();
     assert!(said.next().expect("a line").expect("text").contains("watching"));
     fleet.ok(&["space", "exec", "work", "-n", "--", "sh", "-c", "mkdir -p a/b && echo x > a/b/f"]);
-    let printed = BufReader::new(watch.stdout.take().expect("piped")).lines();
-    let made = printed.map(|line| line.expect("text")).filter(|line| line.starts_with("create\t"));
+    // Held to the end: a reader that leaves ends the command too, and not as an interrupt.
+    let mut printed = BufReader::new(watch.stdout.take().expect("piped")).lines();
+    let made = printed.by_ref().map(|line| line.expect("text")).filter(|line| line.starts_with("create\t"));
     assert_eq!(made.take(3).collect::<Vec<_>>(), ["create\ta", "create\ta/b", "create\ta/b/f"]);
     support::signal(&watch, "INT");
     assert_eq!(watch.wait().expect("ours").code(), Some(130));
