@@ -133,6 +133,18 @@ async fn a_domain_leads_to_its_space_until_it_is_unbound_whatever_the_gateway_lo
     let (status, page) = by_host(&door, "SHOP.customer.test:443").await;
     assert!(status == 200 && page.starts_with("GET /page"), "{status} {page}");
 
+    // Whoever shows the fleet's token means the fleet, by whatever host: no app is handed it.
+    for (verb, body) in [("listDomains", "{}"), ("page", "{}")] {
+        let asked =
+            door.request(http::Method::POST, &format!("/{verb}")).header("host", "shop.customer.test");
+        let asked = asked.header("content-type", "application/json").body(body);
+        let reply = door.send::<DomainList>(verb, asked).await.expect("an answer");
+        match verb {
+            "listDomains" => assert_eq!(reply.ok().domains[0].domain, bound.domain.domain),
+            _ => drop(reply.refused(&Code::UnknownVerb)),
+        }
+    }
+
     bind(&other, "shop.customer.test").await.refused(&Code::DomainTaken);
     bind("nobody", "nobody.customer.test").await.refused(&Code::SpaceNotFound);
     for ours in [DOMAIN.to_owned(), format!("any.{DOMAIN}"), format!("a.b.{DOMAIN}"), "10.0.0.7".to_owned()] {

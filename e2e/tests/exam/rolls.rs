@@ -53,16 +53,12 @@ impl Rolling {
         std::fs::write(&upgrader, UPGRADER).expect("written");
         std::fs::set_permissions(&upgrader, std::fs::Permissions::from_mode(0o755)).expect("ours");
         let (older, newer) = (release(&root, "older", 1), release(&root, "newer", 2));
-        std::fs::write(newer.join("release.tar.gz"), archive()).expect("written");
         let fleet = Fleet::fake(2).node_env("DROWSE_UPGRADER", &upgrader).start().await;
         let mut rolling = Self { fleet, older, newer, _dir: dir };
         for node in ["n1", "n2"] {
             rolling.exchange(node, &rolling.older.clone()).await;
         }
-        rolling.fleet.gateway.stop().await;
-        rolling.fleet.gateway.run_from(&rolling.newer);
-        rolling.fleet.revive_gateway().await;
-        rolling.fleet.until_all_live().await;
+        rolling.exchange_gateway(&rolling.newer.clone()).await;
         rolling
     }
 
@@ -74,12 +70,32 @@ impl Rolling {
         self.fleet.revive(node).await;
     }
 
-    async fn until(&self, n1: UpgradeState, n2: UpgradeState) -> FleetUpgrade {
-        eventually(&format!("n1 is {n1:?} and n2 is {n2:?}"), seconds(20), || async {
+    /// The nodes' states, in the order of their ids.
+    async fn until<const N: usize>(&self, states: [UpgradeState; N]) -> FleetUpgrade {
+        eventually(&format!("the nodes are {states:?}"), seconds(20), || async {
             let shown = self.fleet.door.call::<FleetUpgrade>("getUpgrade", json!({})).await.ok();
-            (shown.nodes.iter().map(|node| node.state).eq([n1, n2])).then_some(shown)
+            (shown.nodes.iter().map(|node| node.state).eq(states)).then_some(shown)
         })
         .await
+    }
+
+    /// Until the node has all of the release.
+    async fn fetched(&self, node: &str) -> Utf8PathBuf {
+        let path = self.files(node).join("fetched");
+        eventually("the release is fetched", seconds(20), || async {
+            std::fs::read(&path).ok().filter(|bytes| *bytes == archive())
+        })
+        .await;
+        path
+    }
+
+    /// The gateway is that of this release from now on, with an archive of it.
+    async fn exchange_gateway(&mut self, release: &Utf8Path) {
+        std::fs::write(release.join("release.tar.gz"), archive()).expect("written");
+        self.fleet.gateway.stop().await;
+        self.fleet.gateway.run_from(release);
+        self.fleet.revive_gateway().await;
+        self.fleet.until_all_live().await;
     }
 
     fn files(&self, node: &str) -> Utf8PathBuf {
@@ -98,41 +114,74 @@ impl Rolling {
 async fn nodes_take_the_gateways_release_one_after_another() {
     use UpgradeState::{Behind, Current, Stuck, Upgrading};
     let mut rolling = Rolling::start().await;
-    let shown = rolling.until(Behind, Behind).await;
+    let shown = rolling.until([Behind, Behind]).await;
     assert!(!shown.rolling, "nobody asked for it");
     let door = rolling.fleet.door.clone();
     door.call::<FleetUpgrade>("upgradeFleet", json!({})).await.ok();
-    let shown = rolling.until(Upgrading, Behind).await;
+    let shown = rolling.until([Upgrading, Behind]).await;
     assert!(shown.rolling && shown.nodes[0].told_at.is_some(), "{shown:?}");
     // It has all of it before it lets go of itself, and another life of it does not begin again.
-    let fetched = rolling.files("n1").join("fetched");
-    let whole =
-        |path: Utf8PathBuf| async move { std::fs::read(path).ok().filter(|bytes| *bytes == archive()) };
-    eventually("the release is fetched", seconds(20), || whole(fetched.clone())).await;
+    let fetched = rolling.fetched("n1").await;
     rolling.fleet.kill("n1");
     std::fs::remove_file(&fetched).expect("it is there");
     rolling.fleet.revive("n1").await;
     rolling.fleet.kill_gateway();
     rolling.fleet.revive_gateway().await;
     rolling.fleet.until_all_live().await;
-    rolling.until(Upgrading, Behind).await;
+    rolling.until([Upgrading, Behind]).await;
     assert!(!fetched.exists(), "it was told once");
     rolling.ends("n1", &json!({ "state": "succeeded" }));
     rolling.exchange("n1", &rolling.newer.clone()).await;
 
-    rolling.until(Current, Upgrading).await;
+    rolling.until([Current, Upgrading]).await;
     let refused = door.call::<Value>("retryUpgrade", json!({ "nodeId": "n2" })).await;
     refused.refused(&Code::NotStuck);
     rolling.ends("n2", &json!({ "state": "rolled-back", "error": "it did not serve" }));
-    let shown = rolling.until(Current, Stuck).await;
+    let shown = rolling.until([Current, Stuck]).await;
     assert!(shown.nodes[1].reason.as_ref().is_some_and(|why| why.contains("it did not serve")), "{shown:?}");
     door.call::<FleetUpgrade>("retryUpgrade", json!({ "nodeId": "n2" })).await.ok();
-    rolling.until(Current, Upgrading).await;
-    eventually("the release is fetched again", seconds(20), || whole(rolling.files("n2").join("fetched")))
-        .await;
+    rolling.until([Current, Upgrading]).await;
+    rolling.fetched("n2").await;
     rolling.ends("n2", &json!({ "state": "succeeded" }));
     rolling.exchange("n2", &rolling.newer.clone()).await;
-    rolling.until(Current, Current).await;
+    rolling.until([Current, Current]).await;
+    rolling.fleet.end().await;
+}
+
+#[tokio::test]
+async fn a_roll_goes_on_after_a_build_on_its_heels_and_the_removal_of_a_node() {
+    use UpgradeState::{Behind, Current, Upgrading};
+    let mut rolling = Rolling::start().await;
+    let door = rolling.fleet.door.clone();
+    door.call::<FleetUpgrade>("upgradeFleet", json!({})).await.ok();
+    let told = rolling.until([Upgrading, Behind]).await.nodes[0].told_at;
+    let fetched = rolling.fetched("n1").await;
+
+    let newest = release(rolling.older.parent().expect("a folder"), "newest", 3);
+    rolling.exchange_gateway(&newest).await;
+    door.call::<FleetUpgrade>("upgradeFleet", json!({})).await.ok();
+    let shown = rolling.until([Upgrading, Behind]).await;
+    assert_eq!(shown.nodes[0].told_at, told, "it is still at the build before");
+    std::fs::remove_file(&fetched).expect("it is there");
+    rolling.ends("n1", &json!({ "state": "succeeded" }));
+    rolling.exchange("n1", &rolling.newer.clone()).await;
+    // There, it is behind again, and still the first.
+    assert_eq!(rolling.fetched("n1").await, fetched);
+    let shown = rolling.until([Upgrading, Behind]).await;
+    assert!(shown.nodes[0].told_at > told, "{shown:?}");
+
+    // It goes up in smoke, and once a person says so the next one is told.
+    rolling.fleet.kill("n1");
+    rolling.ends("n1", &json!({ "state": "failed" }));
+    eventually("its removal is taken", seconds(20), || async {
+        (door.remove_node("n1").await.status == 200).then_some(())
+    })
+    .await;
+    rolling.until([Upgrading]).await;
+    rolling.fetched("n2").await;
+    rolling.ends("n2", &json!({ "state": "succeeded" }));
+    rolling.exchange("n2", &newest).await;
+    rolling.until([Current]).await;
     rolling.fleet.end().await;
 }
 

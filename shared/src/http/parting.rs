@@ -17,6 +17,9 @@ const FAREWELL: &[u8] = b"\x88\x2b\x03\xf4the daemon that carries this is restar
 /// The kind of frame after which nothing more is said.
 const CLOSE: u8 = 0x8;
 
+/// "Service restart", as a close says why. From the registry of RFC 6455.
+const RESTART: u16 = 1012;
+
 /// Where a stream of frames stands.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Frames {
@@ -27,6 +30,8 @@ struct Frames {
     left: u64,
     /// Whether the app has said that it closes.
     closes: bool,
+    /// Why, and how many of its two bytes were seen.
+    why: (u16, usize),
 }
 
 impl Frames {
@@ -62,6 +67,11 @@ impl Frames {
             bytes = later;
             if self.left > 0 {
                 self.left -= some as u64;
+                if self.closes {
+                    for byte in now.iter().take(2 - self.why.1) {
+                        self.why = (self.why.0 << 8 | u16::from(*byte), self.why.1 + 1);
+                    }
+                }
                 continue;
             }
             self.head[self.seen..self.seen + some].copy_from_slice(now);
@@ -93,9 +103,9 @@ impl<T> Parting<T> {
         Self { io, frames: Frames::default(), stopping: Some(stopping), said: None }
     }
 
-    /// Whether the daemon had the last word.
-    pub(super) fn is_said(&self) -> bool {
-        self.said.is_some()
+    /// Whether a daemon had the last word: this one, or one behind it.
+    pub(super) fn is_restart(&self) -> bool {
+        self.said.is_some() || self.frames.why == (RESTART, 2)
     }
 }
 
@@ -214,9 +224,9 @@ mod tests {
         let mut rest = Vec::new();
         parting.read_to_end(&mut rest).await.expect("it ends");
         assert_eq!([half, rest].concat(), [&second, FAREWELL].concat());
-        assert!(parting.is_said());
+        assert!(parting.is_restart());
         assert_eq!(usize::from(FAREWELL[1]), FAREWELL.len() - 2);
-        assert_eq!(u16::from_be_bytes([FAREWELL[2], FAREWELL[3]]), 1012);
+        assert_eq!(u16::from_be_bytes([FAREWELL[2], FAREWELL[3]]), RESTART);
     }
 
     #[tokio::test]
@@ -231,6 +241,28 @@ mod tests {
         let mut rest = Vec::new();
         parting.read_to_end(&mut rest).await.expect("it ends");
         assert_eq!(rest, &close[1..]);
-        assert!(!parting.is_said());
+        assert!(!parting.is_restart());
+    }
+
+    #[test]
+    fn a_restart_of_the_daemon_behind_is_known_by_its_last_word() {
+        let hello = frame(0x82, &1012_u16.to_be_bytes());
+        for (last, expected) in [
+            (FAREWELL.to_vec(), true),
+            (frame(0x88, &[3, 0xf4]), true),
+            (frame(0x88, &[3]), false),
+            (frame(0x88, &[]), false),
+            (frame(0x88, &[3, 232]), false),
+            (Vec::new(), false),
+        ] {
+            for step in [1, 2, 3, 4096] {
+                let mut parting = Parting::new((), Box::pin(std::future::pending()));
+                [hello.clone(), last.clone()]
+                    .concat()
+                    .chunks(step)
+                    .for_each(|piece| parting.frames.pass(piece));
+                assert_eq!(parting.is_restart(), expected, "{last:?} in steps of {step}");
+            }
+        }
     }
 }

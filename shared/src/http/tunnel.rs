@@ -26,7 +26,7 @@ pub enum End {
     Broken,
     /// The node at its other end is lost.
     Lost,
-    /// The daemon ends, and the websocket was told so.
+    /// The daemon ends, or the one behind it, and the websocket was told so.
     Restarted,
     /// The daemon ends.
     Cut,
@@ -102,5 +102,5 @@ async fn join(near: OnUpgrade, far: OnUpgrade, stopping: Option<BoxFuture<'stati
     let mut far = Parting::new(far, stopping);
     let copied = tokio::io::copy_bidirectional(&mut near, &mut far).await;
     // Whoever was told may break it off.
-    if far.is_said() { Ok(End::Restarted) } else { copied.map(|_| End::Closed) }
+    if far.is_restart() { Ok(End::Restarted) } else { copied.map(|_| End::Closed) }
 }
