@@ -148,7 +148,7 @@ async fn install(release: &Utf8Path, quiet: bool) -> Outcome<()> {
     if ended(&mut bash).await? {
         return Ok(());
     }
-    Err(Failure::new("the gateway's machine was not upgraded, and no node was told anything")
+    Err(Failure::new("the gateway's machine is not done, and no node was told anything")
         .hint("The installer said why, above."))
 }
 
