@@ -236,7 +236,10 @@ judge_role() {
 # Whether the gateway of this machine has founded or found its fleet. Its database is there before.
 holds_fleet() {
   [ -e "$data/gateway/gateway.db" ] || return 1
-  ! command -v sqlite3 >/dev/null || [ "$(sqlite3 "file:$data/gateway/gateway.db?mode=ro" 'select count(*) from fleet' 2>/dev/null)" != 0 ]
+  command -v sqlite3 >/dev/null || return 0
+  local found
+  found=$(sqlite3 "file:$data/gateway/gateway.db?mode=ro" 'select count(*) from fleet' 2>/dev/null) || true
+  [ "${found:-0}" != 0 ]
 }
 
 judge_machine() {
@@ -315,7 +318,7 @@ judge_ports() {
 judge_caddy() {
   local file=/etc/caddy/Caddyfile packaged
   [ -n "$domain" ] && [ -f "$file" ] || return 0
-  ! grep -qs "^# Managed by Drowse" "$file" || return 0
+  ! is_our_caddyfile || return 0
   packaged=$(dpkg-query -W -f '${Conffiles}\n' caddy 2>/dev/null | awk -v file="$file" '$1 == file { print $2 }')
   [ -n "$packaged" ] && [ "$(md5sum <"$file" | cut -d' ' -f1)" = "$packaged" ] ||
     refuse "$file is configured by somebody; move its sites to /etc/caddy/conf.d/*.caddy and delete it, they are included."
@@ -343,8 +346,9 @@ settle() {
     endpoint=http://$node_listen gateway=http://$near
   else
     kept=$(setting "$etc/node.env" DROWSE_GATEWAY)
+    # There may be several; the first is who this machine's commands ask.
     gateway=${kept:-$gateway} near=
-    address=$(own_address "$(getent ahosts "$(host_of "$gateway")" 2>/dev/null | awk 'NR == 1 { print $1 }')")
+    address=$(own_address "$(getent ahosts "$(host_of "${gateway%%,*}")" 2>/dev/null | awk 'NR == 1 { print $1 }')")
     if [ -z "$endpoint" ] && [ ! -f "$etc/node.env" ]; then
       [ -n "$address" ] || refuse "this machine's address is not known; say --node-endpoint URL."
       endpoint=http://$address:4676
@@ -368,6 +372,9 @@ settle() {
   tls=$(if [ -f "$etc/host.env" ]; then setting "$etc/host.env" TLS; else echo "${tls:-acme}"; fi)
   swap=$(if [ -f "$etc/host.env" ]; then setting "$etc/host.env" SWAP; else echo "$swap"; fi)
   zram=$(if [ -f "$etc/host.env" ]; then setting "$etc/host.env" ZRAM; else echo "$zram"; fi)
+  [ "$tls" = acme ] || [ "$tls" = internal ] || refuse "TLS in $etc/host.env is $tls; it is acme or internal."
+  [ -z "$swap" ] || bytes "$swap" >/dev/null || refuse "SWAP in $etc/host.env is $swap; write it like 8GiB."
+  [ -z "$zram" ] || bytes "$zram" >/dev/null || refuse "ZRAM in $etc/host.env is $zram; write it like 4GiB."
 }
 
 # Brings what is to be installed into a directory of its own, and reads what it is.
@@ -450,7 +457,7 @@ users_and_places() {
 
 # The token and the settings, written once.
 settings() {
-  if [ ! -f "$etc/token" ]; then
+  if [ ! -s "$etc/token" ]; then
     local fresh=$etc/.token
     [ -z "$made_token" ] || token=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \n')
     # Told to found until it was done: a fleet is founded at the first start of its first gateway, and never again.
@@ -493,11 +500,14 @@ DROWSE_STATE=$data/node
 DROWSE_CGROUP_PARENT=drowse.slice/drowse-spaces.service
 END
   fi
-  put "$etc/endpoint" 600 <<<"$gateway" || true
+  put "$etc/endpoint" 600 <<<"${gateway%%,*}" || true
   # The node of the gateway's machine goes where the gateway went; any other gateway was written there by a person.
   if [ "$role" = gateway ] && [ -n "$moved_from" ] && [ "$(setting "$etc/node.env" DROWSE_GATEWAY)" = "http://$moved_from" ]; then
-    put "$etc/node.env" 600 < <(sed "s|^DROWSE_GATEWAY=.*|DROWSE_GATEWAY=$gateway|" "$etc/node.env") || true
-    node_moved=yes
+    local was now
+    was=$(host_of "$moved_from") now=$(host_of "$near")
+    put "$etc/node.env" 600 < <(sed -e "s|^DROWSE_GATEWAY=.*|DROWSE_GATEWAY=$gateway|" \
+      -e "s|^\(DROWSE_NODE_LISTEN=\)${was//./\\.}:|\1$now:|; s|^\(DROWSE_NODE_ENDPOINT=http://\)${was//./\\.}:|\1$now:|" "$etc/node.env") || true
+    node_listen=$(setting "$etc/node.env" DROWSE_NODE_LISTEN)
   fi
 }
 
@@ -524,10 +534,15 @@ host() {
 
 swap_file() {
   local file=$data/swapfile size changed=1
-  [ -n "$swap" ] || return 1
+  if [ -z "$swap" ]; then
+    less_memory drowse-swap.service "$file" || return 1
+    rm -f "$file"
+    return 0
+  fi
   size=$(bytes "$swap")
   if [ "$(stat -c %s "$file" 2>/dev/null || echo 0)" != "$size" ]; then
     systemctl -q stop drowse-swap.service 2>/dev/null || true
+    is_swap "$file" && fail "$file cannot be taken out of use: what is in it does not fit into memory"
     rm -f "$file"
     (umask 077 && fallocate -l "$size" "$file") || fail "there is no room for a swap file of $swap in $data"
     mkswap "$file" >/dev/null
@@ -540,11 +555,27 @@ swap_file() {
 
 zram_device() {
   local size
-  [ -n "$zram" ] || return 1
+  if [ -z "$zram" ]; then
+    less_memory drowse-zram.service /dev/zram0
+    return
+  fi
   size=$(bytes "$zram")
   more_memory drowse-zram.service /dev/zram0 \
     "[ -e /sys/block/zram0 ] || modprobe zram num_devices=1; echo 1 >/sys/block/zram0/reset; echo $size >/sys/block/zram0/disksize; mkswap /dev/zram0; swapon --priority 100 /dev/zram0" \
     "swapoff /dev/zram0; echo 1 >/sys/block/zram0/reset"
+}
+
+is_swap() { swapon --show=NAME --noheadings | grep -qxF "$1"; }
+
+# Takes such a unit away where it is not asked for any more. Answers whether there was one.
+less_memory() {
+  local unit=$1 where=$2
+  [ -f "/etc/systemd/system/$unit" ] || return 1
+  systemctl -q disable "$unit" 2>/dev/null || true
+  systemctl -q stop "$unit" 2>/dev/null || true
+  is_swap "$where" && fail "$where cannot be taken out of use: what is in it does not fit into memory"
+  rm -f "/etc/systemd/system/$unit"
+  systemctl daemon-reload
 }
 
 # A unit that brings memory for what sleeps, and is brought back if the memory is gone. Answers whether anything changed.
@@ -565,7 +596,7 @@ WantedBy=multi-user.target
 END
   then changed=0; systemctl daemon-reload; fi
   systemctl -q enable "$unit" 2>/dev/null
-  if [ $changed = 0 ] || ! systemctl -q is-active "$unit" || ! swapon --show=NAME --noheadings | grep -qxF "$where"; then
+  if [ $changed = 0 ] || ! systemctl -q is-active "$unit" || ! is_swap "$where"; then
     systemctl restart "$unit" || fail "$where cannot be used; journalctl -u $unit says why"
     changed=0
   fi
@@ -589,25 +620,51 @@ units() {
 }
 
 caddy() {
-  local changed='' streams='' global='' issuer='' on_demand='' caddy_version
-  [ -n "$domain" ] || return 0
+  local streams='' global='' issuer='' on_demand='' caddy_version fresh=$lib/.Caddyfile loaded=$lib/.caddy-loaded
+  if [ -z "$domain" ]; then
+    ! is_our_caddyfile || caddy_without_us
+    return 0
+  fi
   caddy_version=$(command caddy version | sed 's/^v//; s/ .*//')
   # Older ones close streams when they reload; nothing here reloads but an upgrade that brings another Caddyfile.
-  [ "$(printf '%s\n2.7.0\n' "$caddy_version" | sort -V | head -n 1)" != 2.7.0 ] || streams='stream_close_delay 5m'
+  if [[ $caddy_version =~ ^[0-9] ]] && [ "$(printf '%s\n2.7.0\n' "$caddy_version" | sort -V | head -n 1)" = 2.7.0 ]; then
+    streams='stream_close_delay 5m'
+  else
+    caddy_version+=" (before 2.7: a reload ends websockets)"
+  fi
   if [ "$tls" = internal ]; then global=skip_install_trust issuer=internal on_demand='issuer internal'; fi
   install -d -m 755 /etc/caddy/conf.d
-  if put /etc/caddy/Caddyfile 644 < <(sed -e "s|@GATEWAY@|$near|; s|@DOMAIN@|$domain|g; s|@GLOBAL@|$global|; s|@STREAMS@|$streams|" \
-    -e "s|tls @ISSUER@|${issuer:+tls $issuer}|; s|@ON_DEMAND@|$on_demand|" "$staged/deploy/Caddyfile"); then changed=yes; fi
-  command caddy validate --config /etc/caddy/Caddyfile --adapter caddyfile >/dev/null 2>"$lib/.caddy-says" ||
-    { tail -n 3 "$lib/.caddy-says" >&2; fail "Caddy does not take /etc/caddy/Caddyfile; its last words are above"; }
-  rm -f "$lib/.caddy-says"
+  sed -e "s|@GATEWAY@|$near|; s|@DOMAIN@|$domain|g; s|@GLOBAL@|$global|; s|@STREAMS@|$streams|" \
+    -e "s|tls @ISSUER@|${issuer:+tls $issuer}|; s|@ON_DEMAND@|$on_demand|" "$staged/deploy/Caddyfile" >"$fresh"
+  # With the operator's own sites, and before the one that is there is replaced.
+  command caddy validate --config "$fresh" --adapter caddyfile >/dev/null 2>"$lib/.caddy-says" ||
+    { tail -n 3 "$lib/.caddy-says" >&2; fail "the daemons run, but Caddy does not take its configuration, with the sites of /etc/caddy/conf.d; its last words are above"; }
+  put /etc/caddy/Caddyfile 644 <"$fresh" || true
+  rm -f "$lib/.caddy-says" "$fresh"
   systemctl -q enable caddy.service 2>/dev/null
   if ! systemctl -q is-active caddy.service; then
-    systemctl start caddy.service || fail "Caddy does not start; journalctl -u caddy says why"
-  elif [ -n "$changed" ]; then
-    systemctl reload caddy.service || fail "Caddy does not reload; journalctl -u caddy says why"
+    systemctl start caddy.service || fail "the daemons run, but Caddy does not start; journalctl -u caddy says why"
+    touch "$loaded"
+  elif [ ! -e "$loaded" ] || [ /etc/caddy/Caddyfile -nt "$loaded" ]; then
+    systemctl reload caddy.service || fail "the daemons run, but Caddy does not reload; journalctl -u caddy says why"
+    touch "$loaded"
   fi
   say caddy "$caddy_version, https://$domain and the hosts of spaces${tls:+, $tls certificates}"
+}
+
+is_our_caddyfile() { grep -qs "^# Managed by Drowse" /etc/caddy/Caddyfile; }
+
+# Sites of the operator's own go on; without any there is nothing to serve.
+caddy_without_us() {
+  if ls /etc/caddy/conf.d/*.caddy >/dev/null 2>&1; then
+    # Some may lead to the gateway, as our Caddyfile offers.
+    printf '(gateway) {\n\trespond 503\n}\n\nimport /etc/caddy/conf.d/*.caddy\n' >/etc/caddy/Caddyfile
+    systemctl reload caddy.service || echo "warning: Caddy does not reload; journalctl -u caddy says why" >&2
+  else
+    systemctl stop caddy.service 2>/dev/null || true
+    systemctl -q disable caddy.service 2>/dev/null || true
+    rm -f /etc/caddy/Caddyfile
+  fi
 }
 
 template() {
@@ -623,6 +680,8 @@ template() {
 backup() {
   local name=$1 file=$2 copy
   [ -f "$file" ] || return 0
+  # Of a run that was killed.
+  rm -f "$data/backups/$name"-*.part
   copy=$data/backups/$name-$(date -u +%Y%m%dT%H%M%SZ)-${running:-unknown}.db
   if ! (umask 077 && sqlite3 "$file" '.timeout 10000' ".backup '$copy.part'" && sync "$copy.part"); then
     rm -f "$copy.part"
@@ -656,8 +715,9 @@ healthy() {
   while [ $SECONDS -lt $deadline ]; do
     if [ "$(invocation "$unit")" != "$before" ] && [ "$(runs "$unit")" = "$program" ] && answers "http://$address"; then return 0; fi
     [ "$(systemctl show -p ActiveState --value "$unit")" != failed ] || return 1
-    # Its first gateway may come later, or may have to be told another address or token: no fault of the build.
-    if [ "$role" = node ] && [ "$unit" = drowse-node.service ] && waits_for_gateway; then
+    # Its first gateway may come later, or may have to be told another address or token; a gateway that was given its token
+    # may wait for a node that knows the fleet: no fault of the build.
+    if { [ "$role" = node ] || ! holds_fleet; } && [ "$unit" = drowse-node.service ] && waits_for_gateway; then
       waited=$((${waited:-0} + 1))
       [ "$waited" -lt 25 ] || return 0
     fi
@@ -668,11 +728,23 @@ healthy() {
   return 1
 }
 
-# Whether the gateway that runs was started with the domain of the settings.
-serves_domain() {
-  local pid
-  pid=$(systemctl show -p MainPID --value drowse-gateway.service 2>/dev/null || echo 0)
-  [ "$(tr '\0' '\n' 2>/dev/null <"/proc/${pid:-0}/environ" | sed -n 's/^DROWSE_DOMAIN=//p')" = "$domain" ]
+# Whether a daemon runs with the settings that are in its file now, no more and no less.
+runs_with() {
+  local unit=$1 file=$2 pid has name
+  pid=$(systemctl show -p MainPID --value "$unit" 2>/dev/null || echo 0)
+  [ "${pid:-0}" != 0 ] || return 1
+  has=$(tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" | grep '^DROWSE_') || true
+  while IFS= read -r name; do
+    [ "$(sed -n "s/^$name=//p" <<<"$has" | tail -n 1)" = "$(unquoted "$(setting "$file" "$name")")" ] || return 1
+  done < <({ cut -d= -f1 <<<"$has"; sed -n 's/^\(DROWSE_[A-Z_]*\)=.*/\1/p' "$file"; } | sort -u |
+    grep -vxF -f <(systemctl show -p Environment --value "$unit" | tr ' ' '\n' | cut -d= -f1; echo DROWSE_NEW_FLEET))
+}
+
+# As systemd reads a value.
+unquoted() {
+  local value=${1%"${1##*[![:space:]]}"}
+  case $value in \"*\" | \'*\') value=${value:1:-1} ;; esac
+  printf '%s\n' "$value"
 }
 
 rows() { [ -f "$1" ] && sqlite3 "file:$1?mode=ro" 'select count(*) from spaces' 2>/dev/null || echo 0; }
@@ -718,6 +790,8 @@ switch() {
     fi
     [ -n "$fine" ] || { blame=drowse-gateway; return 1; }
   fi
+  # On the way back from a gateway that failed: the node was never touched.
+  [ "${broken:-}" != drowse-gateway ] || return 0
   systemctl reset-failed drowse-node.service 2>/dev/null || true
   blame=drowse-node
   fresh_copy node "$release" "$data/node/ledger.db" || return 1
@@ -769,21 +843,28 @@ leave() {
 services() {
   local began=$SECONDS gateway_backup='' node_backup='' unit blame='' ours=yes
   running=$(readlink "$lib/current" 2>/dev/null || true)
-  [ ! -d "$lib/$stamp" ] || rm -rf "$staged"
-  if [ -d "$staged" ]; then mv -T "$staged" "$lib/$stamp"; fi
+  # A run that was cut between two builds has left what ran before it.
+  [ ! -d "$lib/trying/" ] || running=$(readlink "$lib/trying")
+  sync -f "$staged"
+  # What is there already may have been cut short by a loss of power; what runs is whole.
+  if [ "$stamp" = "$running" ] && [ -d "$lib/$stamp" ]; then
+    rm -rf "$staged"
+  else
+    rm -rf "${lib:?}/$stamp"
+    mv -T "$staged" "$lib/$stamp"
+  fi
   staged=$lib/$stamp
   pack
 
   for unit in drowse-node drowse-gateway; do
     [[ " ${role_units[*]} " == *" $unit.service "* ]] || continue
     [ "$(runs "$unit.service")" = "$lib/$stamp/$unit" ] || ours=
+    runs_with "$unit.service" "$etc/${unit#drowse-}.env" || ours=
     cmp -s "$staged/deploy/systemd/$unit.service" "/etc/systemd/system/$unit.service" || ours=
   done
   if [ "$role" = gateway ]; then
     [ "$(sed -n 's/^ListenStream=//p' "$listens" 2>/dev/null)" = "$listen" ] || ours=
-    serves_domain || ours=
   fi
-  [ -z "$node_moved" ] || ours=
   if [ -n "$ours" ] && [ "$running" = "$stamp" ] && [ ! -e "$etc/new-fleet" ]; then
     units "$staged"
     enable
@@ -791,21 +872,21 @@ services() {
     return
   fi
 
-  if [ -n "$running" ]; then
-    # While both daemons serve: what cannot be kept is no reason to stop anything.
-    local full="cannot be backed up; nothing was stopped, and drowse ${running%-*} runs on. Is $data full?"
-    [ "$role" = node ] || backup gateway "$data/gateway/gateway.db" || fail "$data/gateway/gateway.db $full"
-    backup node "$data/node/ledger.db" || fail "$data/node/ledger.db $full"
-  fi
+  # While both daemons serve: what cannot be kept is no reason to stop anything.
+  local full="cannot be backed up; nothing was stopped${running:+, and drowse ${running%-*} runs on}. Is $data full?"
+  [ "$role" = node ] || backup gateway "$data/gateway/gateway.db" || fail "$data/gateway/gateway.db $full"
+  backup node "$data/node/ledger.db" || fail "$data/node/ledger.db $full"
   [ -z "$status_dir" ] || [ $SECONDS -lt 600 ] || fail "it took more than ten minutes until the release was here; nothing was stopped"
   # What is current after a power cut is whole.
   sync -f "$lib"
   # From here to the end every wait is short, and a terminal that is gone must not leave the machine between two builds.
   trap '' HUP INT TERM
+  [ -z "$running" ] || [ "$running" = "$stamp" ] || point trying "$running"
   if switch "$stamp"; then
     enable
     if [ -n "$running" ] && [ "$running" != "$stamp" ]; then
       point previous "$running"
+      rm -f "$lib/trying"
       find "$lib" -mindepth 1 -maxdepth 1 -type d ! -name "$stamp" ! -name "$running" -exec rm -rf {} +
       say services "drowse $version, was ${running%-*}; $lib/previous keeps that" "$(clock $((SECONDS - began)))"
     else
@@ -831,6 +912,7 @@ services() {
   fi
   local broken=$blame
   if switch "$running"; then
+    rm -f "$lib/trying"
     rm -rf "${lib:?}/$stamp"
     outcome=rolled-back
     fail "$broken of drowse $version does not come up, its last words are above; drowse ${running%-*} is back and runs."
@@ -851,6 +933,7 @@ enable() {
 uninstall() {
   [ "$(id -u)" = 0 ] || refuse "it changes the machine; run it as root."
   [ -d "$lib" ] || [ -f /etc/systemd/system/drowse-node.service ] || [ -d "$etc" ] || refuse "Drowse is not installed here."
+  alone
   local unit
   for unit in drowse-node.service drowse-gateway.socket drowse-gateway.service drowse-spaces.service drowse.slice \
     drowse-firewall.service drowse-zram.service drowse-swap.service; do
@@ -864,17 +947,7 @@ uninstall() {
   awk '$2 ~ "^/run/drowse/" { print $2 }' /proc/mounts | tac | while read -r mount; do umount "$(printf '%b' "$mount")" 2>/dev/null || true; done
   systemctl daemon-reload
   systemctl reset-failed 'drowse*' 2>/dev/null || true
-  if grep -qs "^# Managed by Drowse" /etc/caddy/Caddyfile; then
-    if ls /etc/caddy/conf.d/*.caddy >/dev/null 2>&1; then
-      # Sites of the operator's own go on.
-      echo "import /etc/caddy/conf.d/*.caddy" >/etc/caddy/Caddyfile
-      systemctl reload caddy.service 2>/dev/null || true
-    else
-      systemctl stop caddy.service 2>/dev/null || true
-      systemctl -q disable caddy.service 2>/dev/null || true
-      rm -f /etc/caddy/Caddyfile
-    fi
-  fi
+  ! is_our_caddyfile || caddy_without_us
   rm -f /etc/sysctl.d/60-drowse.conf /etc/modules-load.d/drowse.conf
   local name
   for name in "${programs[@]}"; do
@@ -894,6 +967,12 @@ uninstall() {
   fi
 }
 
+# One at a time on a machine.
+alone() {
+  exec 9>/run/drowse-install.lock
+  flock -n 9 || refuse "another install.sh is at work."
+}
+
 role() {
   trap leave EXIT
   status running
@@ -911,8 +990,7 @@ role() {
     [ -n "$clone" ] || refuse "run it from a clone of the repository, or give it built programs with --from."
     command -v cargo >/dev/null || refuse "cargo is not installed, and building needs it (https://rustup.rs); or give built programs with --from."
   fi
-  exec 9>/run/drowse-install.lock
-  flock -n 9 || refuse "another install.sh is at work."
+  alone
 
   if [ -z "$from" ]; then
     packages cc:build-essential
@@ -961,6 +1039,13 @@ welcome() {
     return
   fi
   echo "The gateway listens on $listen${domain:+, and https://$domain is its door}."
+  if waits_for_gateway && ! holds_fleet; then
+    echo "It waits for a node that knows the fleet of this token, and takes no spaces before. If it takes the place of a gateway,"
+    echo "its nodes come by themselves where it has the address of the one before; else set DROWSE_GATEWAY in their $etc/node.env"
+    echo "and restart them. If the fleet is new:"
+    echo "  ./install.sh --new-fleet"
+    return
+  fi
   echo "  drowse node ls                     the machines of the fleet"
   echo "  drowse space acquire NAME          a space"
   if is_loopback "$(host_of "$listen")" && [ "$(host_of "$listen")" != 0.0.0.0 ] && [ "$(host_of "$listen")" != '[::]' ]; then
@@ -1069,7 +1154,7 @@ main() {
   local mode='' once='' state='' from='' role='' gateway='' node_id='' endpoint='' region='' domain='' tls='' listen=''
   local swap='' zram='' new_fleet='' uninstall='' purge=''
   # What was found, read by the functions above and by traps that run after this one has returned.
-  fleet='' shown='' target='' bin='' templates='' clone='' staged='' stamp='' version='' token='' made_token='' near='' moved_from='' node_moved='' waited='' stopped='' finished=''
+  fleet='' shown='' target='' bin='' templates='' clone='' staged='' stamp='' version='' token='' made_token='' near='' moved_from='' waited='' stopped='' finished=''
   running='' status_dir='' failed='' outcome='' node_listen='' role_units=() role_enabled=()
   etc=/etc/drowse lib=/usr/local/lib/drowse data=/var/lib/drowse listens=/etc/systemd/system/drowse-gateway.socket.d/listen.conf
   programs=(drowse drowse-node drowse-gateway drowse-agent)
