@@ -1,19 +1,26 @@
 """Machines: containers with systemd as pid 1 on a private network, on a Docker engine of their own.
 
-A machine has its state directory on the host's disk, so that it outlives a power cut as a disk does.
+A machine has its state directory on a disk of its own, which a power cut treats as it does real ones: what was not synced
+is gone.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import pathlib
 import shutil
+import re
 import signal
+import struct
 import subprocess
+import tempfile
 import time
 
 TEMPLATES = pathlib.Path(os.environ.get("DROWSE_TEMPLATES", "/var/lib/drowse/templates"))
 CACHE = pathlib.Path("/var/lib/drowse/machines")
+# How large a machine's disk may grow; it takes what is written.
+DISK = "48G"
 SUBNET = "172.31.251.0/24"
 NETWORK = "drowse-machines"
 FREEZER = pathlib.Path("/sys/fs/cgroup/freezer")
@@ -65,14 +72,37 @@ def image_archive():
     return archive
 
 
+def newer_caddy(place):
+    """Puts Debian's own build of a Caddy that keeps streams over a reload into `place`; the release of the machines has none."""
+    archive = CACHE / "caddy.deb"
+    if not archive.exists():
+        sources = pathlib.Path("/etc/apt/sources.list.d/debian.sources")
+        mirror = re.search(r"^URIs: (\S+)", sources.read_text() if sources.exists() else "", re.M)
+        with tempfile.TemporaryDirectory(dir="/var/tmp") as work:
+            listed = pathlib.Path(work) / "list"
+            for part in ("lists/partial", "cache/archives/partial"):
+                (pathlib.Path(work) / part).mkdir(parents=True)
+            key = "/usr/share/keyrings/debian-archive-keyring.gpg"
+            listed.write_text(f"deb [signed-by={key}] {mirror[1] if mirror else 'http://deb.debian.org/debian'} sid main\n")
+            own = [f"-oDir::Etc::SourceList={listed}", "-oDir::Etc::SourceParts=/dev/null", "-oAPT::Sandbox::User=root"]
+            own += [f"-oDir::State::lists={work}/lists", f"-oDir::Cache={work}/cache", "-oAcquire::Languages=none"]
+            run("apt-get", "-q", *own, "update")
+            run("apt-get", "-q", *own, "download", "caddy", cwd=work)
+            [found] = pathlib.Path(work).glob("caddy_*.deb")
+            CACHE.mkdir(parents=True, exist_ok=True)
+            part = archive.with_suffix(f".{os.getpid()}.part")
+            shutil.copy(found, part)
+            part.rename(archive)
+    shutil.copy(archive, place)
+
+
 class Engine:
-    """A Docker engine: the one that runs, else one of our own under `root`."""
+    """A Docker engine of our own, with all it has under `root`: whatever else runs on this machine is left alone."""
 
     def __init__(self, root):
         self.root, self.process, self.rules = root, None, None
         self.environment = dict(os.environ)
-        if run("docker", "info", check=False).returncode != 0:
-            self._start()
+        self._start()
         self._remove_network()
         self.docker("network", "create", "--internal", "--subnet", SUBNET, NETWORK)
 
@@ -114,12 +144,42 @@ class Engine:
                 run("umount", "-l", line.split()[1], check=False)
 
 
+class Disk:
+    """A file system in a file."""
+
+    # EXT4_IOC_SHUTDOWN, and that not even the journal is written first (include/uapi/linux/ext4.h).
+    SHUTDOWN, NO_FLUSH = 0x8004587D, 2
+
+    def __init__(self, place):
+        self.place, self.file = place, place.with_suffix(".img")
+        run("truncate", "-s", DISK, self.file)
+        run("mkfs.ext4", "-q", "-F", "-J", "size=64", self.file)
+        place.mkdir()
+        self.mount()
+
+    def mount(self):
+        run("mount", "-o", "loop", self.file, self.place)
+
+    def unmount(self):
+        if run("mountpoint", "-q", self.place, check=False).returncode == 0:
+            until(f"{self.place} is free", lambda: run("umount", self.place, check=False).returncode == 0)
+
+    def lose_power(self):
+        """What was not synced will never be written; from here on nothing is."""
+        fd = os.open(self.place, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.ioctl(fd, self.SHUTDOWN, struct.pack("I", self.NO_FLUSH))
+        finally:
+            os.close(fd)
+
+
 class Machine:
     """One machine."""
 
     def __init__(self, engine, image, name, address, root, shared):
         self.engine, self.name, self.address = engine, name, address
-        self.disk = root / name
+        self.drive = Disk(root / name)
+        self.disk = self.drive.place
         template = TEMPLATES / os.readlink(TEMPLATES / "base")
         (self.disk / "templates").mkdir(parents=True)
         self.name_the_template()
@@ -157,13 +217,20 @@ class Machine:
     def try_sh(self, script, timeout=300):
         return self.engine.docker("exec", "-i", self.name, "bash", input=script, check=False, timeout=timeout)
 
+    def site(self, name, text):
+        """Has Caddy serve a site of the operator's own."""
+        self.sh(f"cat >/etc/caddy/conf.d/{name}.caddy <<'E'\n{text}\nE\nsystemctl reload caddy")
+
     def drowse(self, *arguments):
         return json.loads(self.sh("cd /; drowse --json " + " ".join(arguments)))
 
     def cut(self):
-        """Takes the power away, at once."""
+        """Takes the power away, at once, with what was on its way to the disk."""
+        self.drive.lose_power()
         self._thaw()
         self.engine.docker("kill", "--signal=KILL", self.name)
+        self.drive.unmount()
+        self.drive.mount()
 
     def _thaw(self):
         # What version 1 of cgroups has frozen does not even die.
@@ -181,3 +248,6 @@ class Machine:
     def close(self):
         self._thaw()
         self.engine.docker("rm", "-f", self.name, check=False)
+        # Swap is the kernel's, whichever machine asked for it.
+        run("swapoff", self.disk / "swapfile", check=False)
+        self.drive.unmount()

@@ -17,6 +17,18 @@ def alone(preparation):
     return "unshare -m --propagation private bash -c '" + preparation + "; exec \"$@\"' -"
 
 
+def reading(file, change):
+    """With another content of a settings file, which nobody else sees."""
+    return alone(f"sed {change} {file} >/tmp/settings; mount --bind /tmp/settings {file}")
+
+
+def without(controller):
+    """Without a controller of cgroups, in whichever version it is."""
+    return alone(
+        f"umount /sys/fs/cgroup/{controller}; ! grep -qw {controller} /sys/fs/cgroup/cgroup.controllers 2>/dev/null || mount -t tmpfs none /sys/fs/cgroup"
+    )
+
+
 def holding(port):
     return (
         f"python3 -c 'import socket,time; s=socket.socket(); s.bind((\"0.0.0.0\",{port})); s.listen(); time.sleep(60)' & holder=$!; "
@@ -35,6 +47,7 @@ ON_A_FRESH_MACHINE = [
     dict(name="endpoint of the gateway", args="--node-endpoint http://10.0.0.1:4676", says="--node-endpoint is for --role node", code=64),
     dict(name="domain of a node", args=f"{NODE} --domain a.test", says="--domain is for the gateway", code=64, env=TOKEN),
     dict(name="listen of a node", args=f"{NODE} --listen 1.2.3.4:1", says="--listen is for the gateway", code=64, env=TOKEN),
+    dict(name="tls of a node", args=f"{NODE} --tls internal", says="--tls is for the gateway", code=64, env=TOKEN),
     dict(name="new fleet of a node", args=f"{NODE} --new-fleet", says="--new-fleet is for the gateway", code=64, env=TOKEN),
     dict(name="tls without domain", args="--tls internal", says="--tls goes with --domain", code=64),
     dict(name="tls of no kind", args="--domain a.test --tls none", says="--tls is none", code=64),
@@ -66,7 +79,10 @@ ON_A_FRESH_MACHINE = [
     dict(name="no systemd", args="", says="needs systemd", under=alone("mount -t tmpfs none /run/systemd")),
     dict(name="no overlay", args="", says="no overlay file system", under=alone("grep -v overlay /proc/filesystems >/tmp/fs; mount --bind /tmp/fs /proc/filesystems")),
     dict(name="no loop devices", args="", says="no loop devices", before="mv /dev/loop-control /dev/loop-gone", after="mv /dev/loop-gone /dev/loop-control"),
-    dict(name="no memory cgroup", args="", says="has the controller memory", under=alone("umount /sys/fs/cgroup/memory; ! grep -qw memory /sys/fs/cgroup/cgroup.controllers 2>/dev/null || mount -t tmpfs none /sys/fs/cgroup")),
+    dict(name="no memory cgroup", args="", says="has the controller memory", under=without("memory")),
+    dict(name="no cpu cgroup", args="", says="has the controller cpu", under=without("cpu")),
+    dict(name="no pids cgroup", args="", says="has the controller pids", under=without("pids")),
+    dict(name="programs of another machine", args="--from /tmp/strange", says="do not run on this machine", before="cp -r /rel/a /tmp/strange; echo strange >/tmp/strange/drowse-node", after="rm -r /tmp/strange", programs=False),
     dict(name="taken port", args="", says="port 4677 is taken by python3", before=holding(4677), after="kill $holder"),
     dict(name="taken node port", args="", says="port 4676 is taken", before=holding(4676), after="kill $holder"),
     dict(name="taken web port", args="--domain a.test", says="port 443 is taken", before=holding(443), after="kill $holder"),
@@ -80,8 +96,11 @@ ON_THE_GATEWAY = [
     dict(name="another issuer", args="--tls acme", says="--tls says acme", code=64),
     dict(name="another token", args="", says="never changed", env="DROWSE_TOKEN=0123456789abcdef0123456789abcdef"),
     dict(name="a second founding", args="--new-fleet", says="holds a fleet", code=64),
-    dict(name="newer ledger", args="", says="was written by a newer version", before="was=$(sqlite3 /var/lib/drowse/node/ledger.db 'pragma user_version'); sqlite3 /var/lib/drowse/node/ledger.db 'pragma user_version=99'", after='sqlite3 /var/lib/drowse/node/ledger.db "pragma user_version=$was"'),
-    dict(name="newer roster", args="", says="gateway.db was written by a newer version", before="was=$(sqlite3 /var/lib/drowse/gateway/gateway.db 'pragma user_version'); sqlite3 /var/lib/drowse/gateway/gateway.db 'pragma user_version=99'", after='sqlite3 /var/lib/drowse/gateway/gateway.db "pragma user_version=$was"'),
+    dict(name="newer ledger", args="", says="was written by a newer version", before="was=$(sqlite3 /var/lib/drowse/node/ledger.db 'pragma user_version'); sqlite3 /var/lib/drowse/node/ledger.db 'pragma user_version=99'", after='[ "$(sqlite3 /var/lib/drowse/node/ledger.db "pragma user_version")" = 99 ] || code=99; sqlite3 /var/lib/drowse/node/ledger.db "pragma user_version=$was"'),
+    dict(name="newer roster", args="", says="gateway.db was written by a newer version", before="was=$(sqlite3 /var/lib/drowse/gateway/gateway.db 'pragma user_version'); sqlite3 /var/lib/drowse/gateway/gateway.db 'pragma user_version=99'", after='[ "$(sqlite3 /var/lib/drowse/gateway/gateway.db "pragma user_version")" = 99 ] || code=99; sqlite3 /var/lib/drowse/gateway/gateway.db "pragma user_version=$was"'),
+    dict(name="issuer of no kind", args="", says="TLS in /etc/drowse/host.env is none", under=reading("/etc/drowse/host.env", "s/^TLS=.*/TLS=none/")),
+    dict(name="listens nowhere", args="", says="DROWSE_GATEWAY_LISTEN in /etc/drowse/gateway.env is 4677", under=reading("/etc/drowse/gateway.env", "s/^DROWSE_GATEWAY_LISTEN=.*/DROWSE_GATEWAY_LISTEN=4677/")),
+    dict(name="domain of no kind", args="", says="DROWSE_DOMAIN in /etc/drowse/gateway.env is A_b", under=reading("/etc/drowse/gateway.env", "s/^DROWSE_DOMAIN=.*/DROWSE_DOMAIN=A_b/")),
     dict(name="second installer", args="", says="another install.sh is at work", before="exec 8>/run/drowse-install.lock; flock 8", after="exec 8>&-"),
 ]
 
@@ -91,5 +110,7 @@ ON_A_NODE = [
     dict(name="another endpoint", args="--node-endpoint http://10.9.9.9:4676", says="--node-endpoint says", code=64),
     dict(name="another region", args="--region moon", says="--region says moon", code=64),
     dict(name="a domain", args="--domain a.test", says="--domain is for the gateway", code=64),
+    dict(name="swap of no size", args="", says="SWAP in /etc/drowse/host.env is 8G", under=reading("/etc/drowse/host.env", "s/^SWAP=.*/SWAP=8G/")),
+    dict(name="no gateway any more", args="", says="DROWSE_GATEWAY is not set", under=reading("/etc/drowse/node.env", "/^DROWSE_GATEWAY=/d")),
     dict(name="role of the gateway", args="--role gateway", says="has the role node", code=64),
 ]

@@ -58,6 +58,10 @@ class WebSocket:
         if not head.startswith(b"HTTP/1.1 101") or wanted not in head:
             raise Failed(f"{host} opened no websocket: {head.decode()}")
 
+    def names(self):
+        """Whom the certificate is for."""
+        return self.stream.getpeercert()["subjectAltName"]
+
     def echo(self, text):
         body, mask = text.encode(), os.urandom(4)
         masked = bytes(byte ^ mask[i % 4] for i, byte in enumerate(body))
