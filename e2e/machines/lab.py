@@ -9,8 +9,8 @@ import hashlib
 import json
 import os
 import pathlib
-import shutil
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -103,7 +103,6 @@ class Engine:
         self.root, self.process, self.rules = root, None, None
         self.environment = dict(os.environ)
         self._start()
-        self._remove_network()
         self.docker("network", "create", "--internal", "--subnet", SUBNET, NETWORK)
 
     def _start(self):
@@ -125,13 +124,8 @@ class Engine:
     def import_image(self, archive):
         return self.docker("import", archive).stdout.strip()
 
-    def _remove_network(self):
-        self.docker("network", "rm", NETWORK, check=False)
-
     def close(self):
-        self._remove_network()
-        if self.process is None:
-            return
+        self.docker("network", "rm", NETWORK, check=False)
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(60)
@@ -184,7 +178,6 @@ class Machine:
         (self.disk / "templates").mkdir(parents=True)
         self.name_the_template()
         here = pathlib.Path(__file__).parent
-        engine.docker("rm", "-f", name, check=False)
         engine.docker(
             "run", "-d", "--name", name, "--hostname", name, "--network", NETWORK, "--ip", address,
             "--cap-add=ALL", "--cap-drop=SYS_RESOURCE", "--security-opt=seccomp=unconfined",
