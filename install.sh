@@ -269,11 +269,14 @@ has_controller() {
 # The token that is given must be the one that is here, and strong; a node cannot make one up.
 judge_token() {
   local given=${DROWSE_TOKEN:-}
-  if [ -n "${DROWSE_TOKEN_FILE:-}" ]; then
-    [ -z "$given" ] || misuse "DROWSE_TOKEN and DROWSE_TOKEN_FILE are both set; keep one of them."
+  if [ -n "${DROWSE_TOKEN_FILE+set}" ]; then
+    [ -z "${DROWSE_TOKEN+set}" ] || misuse "DROWSE_TOKEN and DROWSE_TOKEN_FILE are both set; keep one of them."
     [ -r "$DROWSE_TOKEN_FILE" ] || refuse "the token file $DROWSE_TOKEN_FILE cannot be read."
     given=$(<"$DROWSE_TOKEN_FILE")
   fi
+  # Whoever names a token means a fleet that has it: an empty one must not found another.
+  [ -z "${DROWSE_TOKEN+set}${DROWSE_TOKEN_FILE+set}" ] || [ -n "$given" ] ||
+    refuse "the token that is given is empty; without one, leave DROWSE_TOKEN and DROWSE_TOKEN_FILE unset."
   token=
   [ ! -f "$etc/token" ] || token=$(<"$etc/token")
   if [ -n "$token" ]; then

@@ -62,6 +62,8 @@ ON_A_FRESH_MACHINE = [
     dict(name="default node id", args=f"{NODE} --node-id node-1", says="node-1 is what every node is called", code=64, env=TOKEN),
     dict(name="node without token", args=NODE, says="a node needs the fleet's token"),
     dict(name="short token", args=NODE, says="the token has 5 characters", env="DROWSE_TOKEN_FILE=/tmp/short", before="echo short >/tmp/short"),
+    dict(name="empty token", args="", says="token that is given is empty", env="DROWSE_TOKEN="),
+    dict(name="empty token file", args="", says="token that is given is empty", env="DROWSE_TOKEN_FILE=/tmp/blank", before="echo >/tmp/blank"),
     dict(name="token with spaces", args="", says="printable ones without spaces", env="DROWSE_TOKEN_FILE=/tmp/spaced", before="echo 'a b c d e f g h i j k l m n o p q r s t' >/tmp/spaced"),
     dict(name="token twice", args=NODE, says="are both set", code=64, env=f"{TOKEN} DROWSE_TOKEN=x"),
     dict(name="no token file", args=NODE, says="/nowhere cannot be read", env="DROWSE_TOKEN_FILE=/nowhere"),
