@@ -18,6 +18,8 @@ use crate::{door::error::chain, ledger, lifecycle::reconcile, node::Node, readin
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Largest answer of a gateway: a roster of some thousand nodes fits.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// Between the check-ins of a node that serves nobody before a gateway that still listens has handed it the configuration.
+const WAITING: Duration = Duration::from_secs(1);
 /// Longest step of the loop.
 const STEP: Duration = Duration::from_secs(30);
 
@@ -112,6 +114,8 @@ pub async fn run(node: Arc<Node>, gateway: String) {
             () = node.shutdown.stopping() => return,
             outcome = once(&node, &client, &gateway, &pulse) => outcome,
         };
+        let waits = outcome == Ok(Standing::Waiting) && !node.fleet.is_configured();
+        let pause = if waits { interval.min(WAITING) } else { interval };
         if said.as_ref() != Some(&outcome) {
             match &outcome {
                 Ok(standing) => tracing::info!(gateway, ?standing, "checked in"),
@@ -121,11 +125,10 @@ pub async fn run(node: Arc<Node>, gateway: String) {
             }
             said = Some(outcome);
         }
-        let next = began + interval;
-        pulse.pauses(interval);
+        pulse.pauses(pause);
         drowse_shared::select_biased! {
             () = node.shutdown.stopping() => return,
-            () = tokio::time::sleep_until(next) => {}
+            () = tokio::time::sleep_until(began + pause) => {}
         }
     }
 }

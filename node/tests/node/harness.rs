@@ -35,6 +35,7 @@ pub(crate) struct Ground {
     pub(crate) state: Utf8PathBuf,
     pub(crate) machine: Machine,
     pub(crate) gateways: Vec<String>,
+    pub(crate) check_in: Duration,
 }
 
 /// One life of a daemon.
@@ -77,7 +78,13 @@ impl Ground {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let state = Utf8PathBuf::from_path_buf(dir.path().join("state")).expect("UTF-8");
-        Self { _dir: dir, state, machine: Machine::default(), gateways: Vec::new() }
+        Self {
+            _dir: dir,
+            state,
+            machine: Machine::default(),
+            gateways: Vec::new(),
+            check_in: Duration::from_secs(5),
+        }
     }
 
     /// Starts a daemon over what is here.
@@ -98,7 +105,7 @@ impl Ground {
             run: self.state.clone(),
             runtime: "none".to_owned(),
             cgroup_parent: "none".to_owned(),
-            check_in: Duration::from_secs(5),
+            check_in: self.check_in,
             executor: Runs::Fake,
             templates: self.state.clone(),
             agent: "none".into(),

@@ -1,11 +1,21 @@
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use drowse_node::{checkin, executor::fake::Fault};
-use drowse_shared::api::{
-    Code,
-    exec::ExecResult,
-    nodes::{CheckedIn, Standing},
-    spaces::State,
+use drowse_shared::{
+    api::{
+        Code,
+        exec::ExecResult,
+        nodes::{CheckedIn, Standing},
+        spaces::State,
+    },
+    http::{Limits, serve},
+    seams::Env,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -67,6 +77,33 @@ async fn a_wedged_space_of_a_removed_node_holds_up_no_other() {
     ground.machine.on("freeze", Some(wedged), Some(Fault::Hang));
     told(&life, Standing::Removed, json!({})).await;
     eventually("the other one freezes", || async { life.state("b").await == State::Frozen }).await;
+}
+
+#[tokio::test]
+async fn a_new_node_serves_soon_after_its_gateway_has_learned_the_fleet() {
+    let mut ground = Ground::new();
+    ground.check_in = Duration::from_secs(3600);
+    let fleet = "0190f0c2a4b87c3d9e0f112233445566";
+    let asked = Arc::new(AtomicUsize::new(0));
+    let answer = move || async move {
+        let settings = json!({ "spec": { "cpus": 2.0, "memoryBytes": 1_u64 << 30, "diskBytes": 1_u64 << 30, "pids": 100 } });
+        axum::Json(match asked.fetch_add(1, Ordering::Relaxed) {
+            0 | 1 => json!({ "standing": "waiting" }),
+            _ => json!({
+                "standing": "member",
+                "bundle": { "authorityId": fleet, "version": 1, "settings": settings },
+            }),
+        })
+    };
+    let env = Env::real();
+    let gateway = env.net.bind("127.0.0.1:0").await.expect("bound");
+    ground.gateways = vec![format!("http://{}", gateway.local())];
+    let router = axum::Router::new().route("/checkIn", axum::routing::post(answer));
+    let life = ground.start().await;
+    env.spawn("gateway", serve(env.clone(), gateway, router, Limits::default(), life.shutdown.clone()));
+    life.node.env.spawn("check-in", checkin::run(life.node.clone(), ground.gateways[0].clone()));
+    eventually("it is configured", || async { life.node.fleet.is_configured() }).await;
+    life.shutdown.stop();
 }
 
 #[tokio::test]
