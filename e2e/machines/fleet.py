@@ -53,6 +53,8 @@ class Fleet:
     def __init__(self, arguments, work):
         self.arguments, self.work = arguments, work
         self.token, self.machines = "", []
+        # Where the gateway is that the checks speak with.
+        self.door = GATEWAY[1]
         # Distinct secrets, to be looked for where they do not belong.
         self.planted = {name: f"planted-{name}-{secrets.token_hex(12)}" for name in ("authorization", "drowse", "key", "access", "cookie", "query", "referer")}
 
@@ -109,7 +111,7 @@ class Fleet:
     def call(self, verb, body=None, front=False):
         """Calls a verb at the gateway's own door, or as from outside through Caddy."""
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
-        connection = Front(self.authority) if front else http.client.HTTPConnection(GATEWAY[1], 4677, timeout=60)
+        connection = Front(self.authority) if front else http.client.HTTPConnection(self.door, 4677, timeout=60)
         try:
             connection.request("POST", f"/{verb}", json.dumps(body or {}).encode(), headers)
             answer = connection.getresponse()

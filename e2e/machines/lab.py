@@ -177,9 +177,16 @@ class Machine:
         template = TEMPLATES / os.readlink(TEMPLATES / "base")
         (self.disk / "templates").mkdir(parents=True)
         self.name_the_template()
+        try:
+            self._create(image, address, template, shared)
+        except BaseException:
+            self.drive.unmount()
+            raise
+
+    def _create(self, image, address, template, shared):
         here = pathlib.Path(__file__).parent
-        engine.docker(
-            "run", "-d", "--name", name, "--hostname", name, "--network", NETWORK, "--ip", address,
+        self.engine.docker(
+            "run", "-d", "--name", self.name, "--hostname", self.name, "--network", NETWORK, "--ip", address,
             "--cap-add=ALL", "--cap-drop=SYS_RESOURCE", "--security-opt=seccomp=unconfined",
             "--security-opt=apparmor=unconfined", "--security-opt=systempaths=unconfined",
             "--device-cgroup-rule=a *:* rwm", "--cgroupns=private", "-e", "container=docker",

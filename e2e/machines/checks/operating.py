@@ -3,7 +3,7 @@
 import secrets
 import time
 
-from fleet import DOMAIN, GATEWAY
+from fleet import DOMAIN, GATEWAY, NODES
 from lab import Failed, newer_caddy, run, until
 from load import Makers
 from checks.serving import asked_while_nobody_listens
@@ -226,17 +226,61 @@ def streams_outlive_a_reload_of_caddy(fleet):
     return no_secret_is_where_it_does_not_belong(fleet)
 
 
+def a_gateways_machine_is_replaced_by_another(fleet):
+    lost, (node, heir) = fleet.gateway, fleet.nodes
+    heir.name_the_template()
+    name, pid_of = fleet.where["n1"][0], "setsid sleep 987657 >/dev/null 2>&1 </dev/null & echo $!"
+    pid = fleet.execute(name, pid_of).strip()
+    lost.cut()
+    heir.sh(f"umask 077; echo {fleet.token} >/root/token")
+    fleet.install(heir, "--node-id heir", "DROWSE_TOKEN_FILE=/root/token")
+
+    def leads_to(address):
+        node.sh(f"sed -i 's|^DROWSE_GATEWAY=.*|DROWSE_GATEWAY=http://{address}:4677|' /etc/drowse/node.env")
+        fleet.install(node, source="/rel/d")
+        fleet.door = address
+
+    def is_known(what, **expected):
+        until(what, lambda: fleet.answers("listNodes", {}) and expected.items() <= fleet.states().items())
+
+    leads_to(NODES[1][1])
+    is_known("the new gateway has learned its fleet", n1="live", heir="live")
+    fleet.execute(name, f"kill -0 {pid}")
+    for gone in [gone for gone, state in fleet.states().items() if state != "live"]:
+        heir.drowse("node", "rm", gone, "--yes")
+    # A node that is new serves as soon as it has heard that it is one of the fleet.
+    until("spaces are made", lambda: fleet.answers("acquireSpace", {"name": "since-the-heir"}))
+    fleet.execute("since-the-heir", "true")
+    fleet.call("destroySpace", {"name": "since-the-heir"})
+
+    # It is no longer wanted, and learns so although nobody told it.
+    lost.power()
+    fleet.door = lost.address
+    is_known("the gateway that was lost knows that its node was given up", gw="removed", n1="live")
+    leads_to(lost.address)
+    is_known("the node is back at its gateway", gw="removed", n1="live")
+    heir.sh("cd /; bash /src/install.sh --uninstall --purge")
+    until("the heir is down", lambda: fleet.states()["heir"] == "down")
+    for command in (("rm", "heir", "--yes"), ("readmit", "gw")):
+        lost.drowse("node", *command)
+    is_known("the fleet is as it was", gw="live", n1="live")
+    fleet.execute(name, f"kill -0 {pid}")
+    for name in fleet.where["gw"] + fleet.where["n1"]:
+        # Those that were readmitted serve once their node has heard of it.
+        until(f"{name} runs commands", lambda: fleet.answers("execCommand", {"name": name, "command": "true"}))
+
+
 def a_dead_machines_spaces_live_on_another(fleet):
     dead, heir = fleet.nodes
     heir.name_the_template()
     heir.sh(f"umask 077; echo {fleet.token} >/root/token")
-    # The id is the purged node's, which nobody has given up yet: it is installed, and waits.
-    said = fleet.install(heir, f"--role node --gateway http://{GATEWAY[1]}:4677", "DROWSE_TOKEN_FILE=/root/token")
+    # The id is one that somebody else has: it is installed, and waits.
+    said = fleet.install(heir, f"--role node --gateway http://{GATEWAY[1]}:4677 --node-id n1", "DROWSE_TOKEN_FILE=/root/token")
     if "node_twin" not in said:
         raise Failed(f"the installer does not say what the node waits for:\n{said}")
-    for gone in ("n2", "n3"):
-        fleet.gateway.drowse("node", "rm", gone, "--yes")
-    live = lambda: any(node["id"] == "n2" and node["state"] == "live" for node in fleet.call("listNodes")["nodes"])  # noqa: E731
+    heir.sh("sed -i 's/^DROWSE_NODE_ID=.*/DROWSE_NODE_ID=n4/' /etc/drowse/node.env")
+    fleet.install(heir)
+    live = lambda: fleet.states().get("n4") == "live"  # noqa: E731
     until("the heir is live", live)
     dead.cut()
     until("n1 is down", lambda: fleet.states()["n1"] in ("down", "silent"))
@@ -248,7 +292,7 @@ def a_dead_machines_spaces_live_on_another(fleet):
     until("the heir is live again", live)
     for name in fleet.where["n1"]:
         until(f"{name} is served", lambda: fleet.answers("wakeSpace", {"name": name}))
-        if fleet.call("getSpace", {"name": name})["space"]["node"] != "n2":
+        if fleet.call("getSpace", {"name": name})["space"]["node"] != "n4":
             raise Failed(f"{name} is elsewhere")
     if fleet.execute(fleet.where["n1"][0], "cat ~/kept").strip() != "kept":
         raise Failed("a file is gone")
