@@ -133,7 +133,8 @@ impl Host {
         lock
     }
 
-    /// What the kernel says about a body. One that never answered, or whose first process is gone, is stopped.
+    /// What the kernel says about a body. One that never answered, or whose first process is gone or on its way, is
+    /// stopped.
     pub(super) fn vitality(&self, id: SpaceId) -> Result<Vitality> {
         let body = self.paths.body(id);
         let at = |what| failed(what, &body.dir);
@@ -141,7 +142,10 @@ impl Host {
             return Ok(Vitality::Stopped);
         }
         let alive = self.cgroups.pids(id, "agent").map_err(at("read the cgroup"))?;
-        if !self.first_pid(id).is_some_and(|pid| alive.contains(&pid)) {
+        let Some(first) = self.first_pid(id).filter(|pid| alive.contains(pid)) else {
+            return Ok(Vitality::Stopped);
+        };
+        if is_ending(first).map_err(at("look at the first process"))? {
             return Ok(Vitality::Stopped);
         }
         let frozen = self.cgroups.is_frozen(id).map_err(at("read the freezer"))?;
@@ -220,6 +224,24 @@ pub(super) fn lives(held: &OwnedFd) -> io::Result<bool> {
     Ok(poll(&mut looks, Some(&now))? == 0)
 }
 
+/// Whether a process has ended, or has begun to: it reaches nothing any more and is reached by nobody, but is in its cgroup
+/// until everything else in its pid namespace has ended too.
+fn is_ending(pid: i32) -> io::Result<bool> {
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => Ok(says_ending(&stat)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads the flags of a process, the seventh word after its name in parentheses (proc_pid_stat(5)).
+fn says_ending(stat: &str) -> bool {
+    const PF_EXITING: u64 = 0x4;
+    let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6));
+    flags.and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|flags| flags & PF_EXITING != 0)
+}
+
 fn settle<T>(
     done: std::result::Result<Option<Result<T>>, tokio::time::error::Elapsed>,
     what: &'static str,
@@ -229,5 +251,36 @@ fn settle<T>(
         Ok(Some(done)) => done,
         Ok(None) => Err(Error::Runtime { what, says: "the executor's own thread failed".to_owned() }),
         Err(_) => Err(Error::Timeout { what, after }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_has_begun_to_end_is_told_from_one_that_runs() {
+        for (stat, ends) in [
+            ("7 (drowse-agent) S 1 7 7 0 -1 4194560 1 2", false),
+            ("7 (drowse-agent) S 1 7 7 0 -1 4194564 1 2", true),
+            ("7 (a) S 1 (b) Z 1 7 7 0 -1 4194564 1 2", true),
+            ("7 (a) S 4 4 4 4 4", false),
+            ("", false),
+        ] {
+            assert_eq!(says_ending(stat), ends, "{stat}");
+        }
+        let own = i32::try_from(std::process::id()).expect("a pid");
+        assert!(!is_ending(own).expect("it is there"));
+        let mut child = std::process::Command::new("true").spawn().expect("it runs");
+        let pid = Pid::from_child(&child);
+        // It stays there until it is asked how it ended.
+        let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(pid), ended).expect("it ends");
+        let pid = pid.as_raw_nonzero().get();
+        assert!(is_ending(pid).expect("it is a zombie"));
+        child.wait().expect("it ended");
+        assert!(is_ending(pid).expect("it is gone"));
     }
 }
