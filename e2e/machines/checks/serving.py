@@ -172,6 +172,36 @@ def the_doctor_names_each_thing_that_is_broken_on_purpose(fleet):
     return f"{len(BROKEN)} things"
 
 
+METADATA = "169.254.169.254"
+
+
+def what_is_forwarded_does_not_reach_the_metadata_of_the_machine(fleet):
+    machine = fleet.gateway
+    forwards = machine.sh("cat /proc/sys/net/ipv4/ip_forward").strip()
+    try:
+        # Somebody whose packets the machine forwards, and where clouds answer, with an address beside it.
+        machine.sh(f"""
+for side in guest cloud; do ip netns add $side; ip link add to-$side type veth peer name eth0 netns $side; ip link set to-$side up; done
+ip -n guest addr add 10.99.0.2/24 dev eth0; ip -n guest link set eth0 up; ip addr add 10.99.0.1/24 dev to-guest; ip -n guest route add default via 10.99.0.1
+ip -n cloud addr add {METADATA}/24 dev eth0; ip -n cloud addr add 169.254.169.1/24 dev eth0; ip -n cloud link set eth0 up; ip addr add 169.254.169.2/24 dev to-cloud
+ip -n cloud route add default via 169.254.169.2
+echo 1 >/proc/sys/net/ipv4/ip_forward
+cd /tmp; ip netns exec cloud setsid python3 -m http.server 80 >/dev/null 2>&1 </dev/null &
+""")
+        asks = lambda who, address: machine.try_sh(f"{who} curl -s -o /dev/null -m 2 http://{address}/").returncode == 0  # noqa: E731
+        guest = "ip netns exec guest"
+        until("what lies beside it is reached", lambda: asks(guest, "169.254.169.1"))
+        if not asks("", METADATA):
+            raise Failed("the machine itself does not reach its metadata")
+        if asks(guest, METADATA):
+            raise Failed("a guest reaches the metadata of the machine")
+        machine.sh("systemctl stop drowse-firewall")
+        if not asks(guest, METADATA):
+            raise Failed("it is not the firewall that keeps a guest from it")
+    finally:
+        machine.try_sh(f"pkill -f http.server; ip netns del guest; ip netns del cloud; echo {forwards} >/proc/sys/net/ipv4/ip_forward; systemctl start drowse-firewall")
+
+
 def nodes_are_listed_and_removed_by_command_and_by_http(fleet):
     node = fleet.nodes[1]
     for remove in (lambda: fleet.gateway.drowse("node", "rm", "n2", "--yes"), lambda: fleet.call("removeNode", {"nodeId": "n2"})):
