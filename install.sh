@@ -56,7 +56,8 @@ quietly() {
 packages() {
   local missing=() pair
   for pair in "$@"; do
-    command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
+    # A program: one is called like a function of this script.
+    type -P "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
   done
   [ -e /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
   if [ ${#missing[@]} = 0 ]; then
@@ -75,7 +76,7 @@ packages() {
   rm -f "$log"
   # A package may be there without what was in it.
   for pair in "$@"; do
-    command -v "${pair%%:*}" >/dev/null || fail "${pair#*:} is installed and its ${pair%%:*} is not there; apt-get install --reinstall ${pair#*:}"
+    type -P "${pair%%:*}" >/dev/null || fail "${pair#*:} is installed and its ${pair%%:*} is not there; apt-get install --reinstall ${pair#*:}"
   done
   local names="${missing[*]}"
   say packages "${names// /, } installed" "$(clock $((SECONDS - began)))"
@@ -133,7 +134,14 @@ END
 }
 
 # What the machine knows already: what is said in a settings file, empty when nothing.
-setting() { [ -f "$1" ] && sed -n "s/^$2=//p" "$1" | tail -n 1 || true; }
+setting() { [ ! -f "$1" ] || unquoted "$(sed -n "s/^$2=//p" "$1" | tail -n 1)"; }
+
+# As systemd reads a value.
+unquoted() {
+  local value=${1%"${1##*[![:space:]]}"}
+  case $value in \"*\" | \'*\') value=${value:1:-1} ;; esac
+  printf '%s\n' "$value"
+}
 
 # The parts of URLs and of host:port.
 host_of() {
@@ -286,6 +294,8 @@ judge_token() {
     token=$given made_token=''
   elif [ "$role" = node ]; then
     refuse "a node needs the fleet's token: set DROWSE_TOKEN, or DROWSE_TOKEN_FILE to a file that holds it."
+  elif [ -f "$data/gateway/gateway.db" ] || [ -f "$data/node/ledger.db" ]; then
+    refuse "there are spaces or a fleet in $data, and $etc/token is gone or empty; put the fleet's token there, or say where it is with DROWSE_TOKEN_FILE."
   else
     made_token=yes
     return
@@ -372,6 +382,11 @@ settle() {
     [[ $node_id =~ ^[a-z0-9][a-z0-9-]{0,62}$ ]] || refuse "the machine's name makes no node id; say --node-id ID."
     [ "$node_id" != node-1 ] || { [ "$role" = gateway ] && is_loopback "$(host_of "$gateway")"; } || misuse "node-1 is what every node is called by default; say --node-id ID."
   fi
+  for name in gateway node; do
+    kept=$(setting "$etc/$name.env" DROWSE_STATE)
+    # What it copies, judges and takes off is there, and nowhere else.
+    [ -z "$kept" ] || [ "${kept%/}" = "$data/$name" ] || refuse "DROWSE_STATE in $etc/$name.env is $kept; on this machine it is $data/$name: mount a disk there instead."
+  done
   tls=$(if [ -f "$etc/host.env" ]; then setting "$etc/host.env" TLS; else echo "${tls:-acme}"; fi)
   swap=$(if [ -f "$etc/host.env" ]; then setting "$etc/host.env" SWAP; else echo "$swap"; fi)
   zram=$(if [ -f "$etc/host.env" ]; then setting "$etc/host.env" ZRAM; else echo "$zram"; fi)
@@ -416,7 +431,7 @@ stage() {
   "$staged/drowse-node" --version >/dev/null 2>&1 ||
     refuse "the programs of --from $from do not run on this machine ($(uname -m)): $("$staged/drowse-node" --version 2>&1 | head -n 1)."
   version=$("$staged/drowse" --version | awk '{ print $2 }')
-  stamp=$version-$(cd "$staged" && find . -type f -print0 | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-12)
+  stamp=$version-$(cd "$staged" && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c1-12)
 }
 
 # A ledger of a newer version would be refused by its daemon when the old one is gone already: ask now.
@@ -458,23 +473,28 @@ users_and_places() {
   install -d -m 700 "$data/backups"
 }
 
+# Tells this token from others, and nothing of it.
+of_token() { sha256sum <<<"$token" | cut -c1-16; }
+
 # The token and the settings, written once.
 settings() {
+  # Said of one token, and until there is a fleet.
+  if holds_fleet || [ "$(cat "$etc/new-fleet" 2>/dev/null)" != "$(of_token)" ]; then rm -f "$etc/new-fleet"; fi
   if [ ! -s "$etc/token" ]; then
     local fresh=$etc/.token
     [ -z "$made_token" ] || token=$(od -An -tx1 -N32 /dev/urandom | tr -d ' \n')
     # Told to found until it was done: a fleet is founded at the first start of its first gateway, and never again.
-    if [ "$role" = gateway ] && { [ -n "$made_token" ] || [ -n "$new_fleet" ]; }; then : >"$etc/new-fleet"; fi
+    if [ "$role" = gateway ] && { [ -n "$made_token" ] || [ -n "$new_fleet" ]; }; then of_token >"$etc/new-fleet"; fi
     (umask 077 && printf '%s\n' "$token" >"$fresh")
     sync "$fresh"
     mv -f "$fresh" "$etc/token"
     say token "$etc/token, for root alone"
   elif [ "$role" = gateway ] && [ -n "$new_fleet" ]; then
-    : >"$etc/new-fleet"
+    of_token >"$etc/new-fleet"
   fi
   if [ ! -f "$etc/host.env" ]; then
     put "$etc/host.env" 600 <<END || true
-# What install.sh was told about the machine. Edit it and run install.sh again.
+# What install.sh was told about the machine. Edit it and run $lib/current/install.sh.
 TLS=$tls
 SWAP=$swap
 ZRAM=$zram
@@ -483,7 +503,7 @@ END
   if [ "$role" = gateway ] && [ ! -f "$etc/gateway.env" ]; then
     put "$etc/gateway.env" 600 <<END || true
 # Settings of the gateway, written once by install.sh and yours since then; docs/operate.md lists them.
-# After a change: systemctl restart drowse-gateway, or run install.sh again for DROWSE_GATEWAY_LISTEN and DROWSE_DOMAIN.
+# After a change: systemctl restart drowse-gateway, or $lib/current/install.sh for DROWSE_GATEWAY_LISTEN and DROWSE_DOMAIN.
 DROWSE_GATEWAY_LISTEN=$listen
 DROWSE_STATE=$data/gateway
 ${domain:+DROWSE_DOMAIN=$domain}
@@ -547,8 +567,9 @@ swap_file() {
     systemctl -q stop drowse-swap.service 2>/dev/null || true
     is_swap "$file" && fail "$file cannot be taken out of use: what is in it does not fit into memory"
     rm -f "$file"
-    (umask 077 && fallocate -l "$size" "$file") || fail "there is no room for a swap file of $swap in $data"
-    mkswap "$file" >/dev/null
+    (umask 077 && fallocate -l "$size" "$file.part") || { rm -f "$file.part"; fail "there is no room for a swap file of $swap in $data"; }
+    mkswap "$file.part" >/dev/null
+    mv -f "$file.part" "$file"
     changed=0
   fi
   # A unit of systemd's kind for swap does not work on machines that are containers.
@@ -587,10 +608,14 @@ more_memory() {
   if put "/etc/systemd/system/$unit" 644 <<END
 [Unit]
 Description=Drowse: memory for spaces that sleep
+RequiresMountsFor=$data
+# Taken away after those who are in it.
+Before=drowse-spaces.service
 
 [Service]
 Type=oneshot
 RemainAfterExit=yes
+TimeoutStopSec=10min
 ExecStart=/bin/sh -ec '$start'
 ExecStop=/bin/sh -c '$stop'
 
@@ -661,8 +686,8 @@ is_our_caddyfile() { grep -qs "^# Managed by Drowse" /etc/caddy/Caddyfile; }
 caddy_without_us() {
   if ls /etc/caddy/conf.d/*.caddy >/dev/null 2>&1; then
     # Some may lead to the gateway, as our Caddyfile offers.
-    printf '(gateway) {\n\trespond 503\n}\n\nimport /etc/caddy/conf.d/*.caddy\n' >/etc/caddy/Caddyfile
-    systemctl reload caddy.service || echo "warning: Caddy does not reload; journalctl -u caddy says why" >&2
+    ! put /etc/caddy/Caddyfile 644 < <(printf '# Managed by Drowse, which has no domain here.\n(gateway) {\n\trespond 503\n}\n\nimport /etc/caddy/conf.d/*.caddy\n') ||
+      systemctl reload caddy.service || echo "warning: Caddy does not reload; journalctl -u caddy says why" >&2
   else
     systemctl stop caddy.service 2>/dev/null || true
     systemctl -q disable caddy.service 2>/dev/null || true
@@ -731,23 +756,16 @@ healthy() {
   return 1
 }
 
-# Whether a daemon runs with the settings that are in its file now, no more and no less.
+# Whether a daemon runs with the settings that are in its file now, and with its unit's where the file has none.
 runs_with() {
-  local unit=$1 file=$2 pid has name
+  local unit=$1 file=$2 pid has says name
   pid=$(systemctl show -p MainPID --value "$unit" 2>/dev/null || echo 0)
   [ "${pid:-0}" != 0 ] || return 1
   has=$(tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" | grep '^DROWSE_') || true
+  says=$({ systemctl show -p Environment --value "$unit" | tr ' ' '\n'; cat "$file"; } | grep '^DROWSE_[A-Z_]*=') || true
   while IFS= read -r name; do
-    [ "$(sed -n "s/^$name=//p" <<<"$has" | tail -n 1)" = "$(unquoted "$(setting "$file" "$name")")" ] || return 1
-  done < <({ cut -d= -f1 <<<"$has"; sed -n 's/^\(DROWSE_[A-Z_]*\)=.*/\1/p' "$file"; } | sort -u |
-    grep -vxF -f <(systemctl show -p Environment --value "$unit" | tr ' ' '\n' | cut -d= -f1; echo DROWSE_NEW_FLEET))
-}
-
-# As systemd reads a value.
-unquoted() {
-  local value=${1%"${1##*[![:space:]]}"}
-  case $value in \"*\" | \'*\') value=${value:1:-1} ;; esac
-  printf '%s\n' "$value"
+    [ "$(sed -n "s/^$name=//p" <<<"$has" | tail -n 1)" = "$(unquoted "$(sed -n "s/^$name=//p" <<<"$says" | tail -n 1)")" ] || return 1
+  done < <(printf '%s\n' "$has" "$says" | cut -d= -f1 | sort -u | grep -vx -e DROWSE_NEW_FLEET -e '')
 }
 
 rows() { [ -f "$1" ] && sqlite3 "file:$1?mode=ro" 'select count(*) from spaces' 2>/dev/null || echo 0; }
@@ -843,11 +861,22 @@ leave() {
   if [ -n "$finished" ]; then status succeeded; else status "${outcome:-failed}" "${failed:-it ended with $code}"; fi
 }
 
+# Whether every daemon of this machine is up, from this release.
+is_up() {
+  local unit
+  for unit in drowse-node drowse-gateway; do
+    [[ " ${role_units[*]} " == *" $unit.service "* ]] || continue
+    [ "$(runs "$unit.service")" = "$lib/$1/$unit" ] && systemctl -q is-active "$unit.service" || return 1
+  done
+}
+
 services() {
   local began=$SECONDS gateway_backup='' node_backup='' unit blame='' ours=yes
   running=$(readlink "$lib/current" 2>/dev/null || true)
-  # A run that was cut between two builds has left what ran before it.
-  [ ! -d "$lib/trying/" ] || running=$(readlink "$lib/trying")
+  # A run that was cut between two builds has left what ran before it. If the later one is up since then, that is what runs.
+  if [ -d "$lib/trying/" ]; then
+    if is_up "$running"; then rm -f "$lib/trying"; else running=$(readlink "$lib/trying"); fi
+  fi
   sync -f "$staged"
   # What is there already may have been cut short by a loss of power; what runs is whole.
   if [ "$stamp" = "$running" ] && [ -d "$lib/$stamp" ]; then
@@ -886,13 +915,14 @@ services() {
   trap '' HUP INT TERM
   [ -z "$running" ] || [ "$running" = "$stamp" ] || point trying "$running"
   if switch "$stamp"; then
-    enable
     if [ -n "$running" ] && [ "$running" != "$stamp" ]; then
       point previous "$running"
       rm -f "$lib/trying"
+      enable
       find "$lib" -mindepth 1 -maxdepth 1 -type d ! -name "$stamp" ! -name "$running" -exec rm -rf {} +
       say services "drowse $version, was ${running%-*}; $lib/previous keeps that" "$(clock $((SECONDS - began)))"
     else
+      enable
       say services "drowse $version" "$(clock $((SECONDS - began)))"
     fi
     return
@@ -930,7 +960,8 @@ enable() {
   # A node that no gateway has taken yet is up and not ready: it is not waited for.
   for unit in "${role_enabled[@]}"; do systemctl -q is-active "$unit" || systemctl --no-block start "$unit"; done
   # A table that somebody dropped is put back.
-  nft list table inet drowse >/dev/null 2>&1 || systemctl restart drowse-firewall.service
+  nft list table inet drowse >/dev/null 2>&1 || systemctl restart drowse-firewall.service ||
+    fail "the daemons run, but what keeps spaces from the metadata address does not start; journalctl -u drowse-firewall says why"
 }
 
 uninstall() {
@@ -976,6 +1007,13 @@ alone() {
   flock -n 9 || refuse "another install.sh is at work."
 }
 
+# Where it lies among the programs of a release, it installs that.
+own_release() {
+  local here
+  [ -n "${BASH_SOURCE[0]:-}" ] && here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P) && [ -f "$here/drowse-node" ] || return 0
+  echo "$here"
+}
+
 role() {
   trap leave EXIT
   status running
@@ -987,6 +1025,7 @@ role() {
   settle
   judge_ports
   judge_caddy
+  [ -n "$from$clone" ] || from=$(own_release)
   if [ -n "$from" ]; then
     [ -e "$from" ] || misuse "--from $from does not exist."
   else

@@ -101,6 +101,7 @@ ON_THE_GATEWAY = [
     dict(name="newer ledger", args="", says="was written by a newer version", before="was=$(sqlite3 /var/lib/drowse/node/ledger.db 'pragma user_version'); sqlite3 /var/lib/drowse/node/ledger.db 'pragma user_version=99'", after='[ "$(sqlite3 /var/lib/drowse/node/ledger.db "pragma user_version")" = 99 ] || code=99; sqlite3 /var/lib/drowse/node/ledger.db "pragma user_version=$was"'),
     dict(name="newer roster", args="", says="gateway.db was written by a newer version", before="was=$(sqlite3 /var/lib/drowse/gateway/gateway.db 'pragma user_version'); sqlite3 /var/lib/drowse/gateway/gateway.db 'pragma user_version=99'", after='[ "$(sqlite3 /var/lib/drowse/gateway/gateway.db "pragma user_version")" = 99 ] || code=99; sqlite3 /var/lib/drowse/gateway/gateway.db "pragma user_version=$was"'),
     dict(name="issuer of no kind", args="", says="TLS in /etc/drowse/host.env is none", under=reading("/etc/drowse/host.env", "s/^TLS=.*/TLS=none/")),
+    dict(name="no token any more", args="", says="/etc/drowse/token is gone or empty", under=reading("/etc/drowse/token", "d")),
     dict(name="listens nowhere", args="", says="DROWSE_GATEWAY_LISTEN in /etc/drowse/gateway.env is 4677", under=reading("/etc/drowse/gateway.env", "s/^DROWSE_GATEWAY_LISTEN=.*/DROWSE_GATEWAY_LISTEN=4677/")),
     dict(name="domain of no kind", args="", says="DROWSE_DOMAIN in /etc/drowse/gateway.env is A_b", under=reading("/etc/drowse/gateway.env", "s/^DROWSE_DOMAIN=.*/DROWSE_DOMAIN=A_b/")),
     dict(name="second installer", args="", says="another install.sh is at work", before="exec 8>/run/drowse-install.lock; flock 8", after="exec 8>&-"),
@@ -115,4 +116,5 @@ ON_A_NODE = [
     dict(name="swap of no size", args="", says="SWAP in /etc/drowse/host.env is 8G", under=reading("/etc/drowse/host.env", "s/^SWAP=.*/SWAP=8G/")),
     dict(name="no gateway any more", args="", says="DROWSE_GATEWAY is not set", under=reading("/etc/drowse/node.env", "/^DROWSE_GATEWAY=/d")),
     dict(name="role of the gateway", args="--role gateway", says="has the role node", code=64),
+    dict(name="state elsewhere", args="", says="on this machine it is /var/lib/drowse/node", under=reading("/etc/drowse/node.env", "s:^DROWSE_STATE=.*:DROWSE_STATE=/srv/drowse:")),
 ]

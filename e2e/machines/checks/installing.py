@@ -57,7 +57,17 @@ def what_does_not_fit_is_refused_before_anything_is_touched(fleet):
 
 
 def one_command_piped_into_a_shell_makes_the_gateways_machine(fleet):
+    # As on a machine that was never a web server: apt brings Caddy.
+    fleet.gateway.sh("""
+mv /usr/bin/caddy /root/caddy
+cat >/usr/local/bin/apt-get <<'E'
+#!/bin/sh
+echo "$@" >>/root/asked; mv /root/caddy /usr/bin/caddy
+E
+chmod +x /usr/local/bin/apt-get""")
     out = fleet.gateway.sh(f"cd /; bash -s -- --from /rel/a --domain {DOMAIN} --tls internal <<'END_OF_INSTALLER'\n{(ROOT / 'install.sh').read_text()}\nEND_OF_INSTALLER")
+    if fleet.gateway.sh("cat /root/asked; rm /root/asked /usr/local/bin/apt-get").split()[-1] != "caddy":
+        raise Failed("apt was asked for something else than Caddy")
     fleet.token = fleet.gateway.sh("cat /etc/drowse/token").strip()
     if fleet.gateway.sh("stat -c '%a %U' /etc/drowse/token").strip() != "600 root":
         raise Failed("the token can be read by others")
@@ -109,6 +119,12 @@ def what_is_changed_in_a_settings_file_is_put_to_work(fleet):
         before = node.sh(PROCESSES)
         fleet.install(node, source="/rel/b")
         same(before, node.sh(PROCESSES), "what runs")
+    # By the installer that is there, as the book says; also what the unit would say otherwise.
+    upgrader = lambda: node.sh("tr '\\0' '\\n' </proc/$(systemctl show -p MainPID --value drowse-node)/environ | sed -n 's/^DROWSE_UPGRADER=//p'").strip()  # noqa: E731
+    for written, meant in (("DROWSE_UPGRADER=", ""), ("", "/usr/local/lib/drowse/current/deploy/upgrade")):
+        node.sh(f"sed -i '/^DROWSE_UPGRADER/d' /etc/drowse/node.env; echo '{written}' >>/etc/drowse/node.env; /usr/local/lib/drowse/current/install.sh")
+        if upgrader() != meant:
+            raise Failed(f"it upgrades itself by {upgrader()!r}")
     fleet.all_live()
 
 
@@ -176,6 +192,13 @@ rm -r /tmp/fake; flock -w 20 /run/drowse-install.lock true""")
     if done.returncode != 1 or "is back and runs" not in done.stderr or node.sh("readlink /usr/local/lib/drowse/current").strip() != before:
         raise Failed(f"exit {done.returncode}\n{done.stdout}{done.stderr}")
     fleet.install(node, source="/rel/b")
+    fleet.all_live()
+    # But where the later build came up by itself, that is what ran.
+    before = node.sh("readlink /usr/local/lib/drowse/current").strip()
+    node.sh("cd /usr/local/lib/drowse; [ -d previous/ ] && cp -P previous trying")
+    done = node.try_sh("cd /; bash /src/install.sh --from /rel/bad-node")
+    if done.returncode != 1 or "is back and runs" not in done.stderr or node.sh("readlink /usr/local/lib/drowse/current").strip() != before:
+        raise Failed(f"exit {done.returncode}\n{done.stdout}{done.stderr}")
     fleet.all_live()
 
 
