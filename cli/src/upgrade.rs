@@ -179,7 +179,7 @@ async fn watch(mut answer: Answer, context: &Context) -> Outcome<Exit> {
             return match end {
                 End::Done => {
                     if !context.json {
-                        output::line(&format!("{} on {build}", count(nodes.len(), "node")))?;
+                        output::line(&arrived(&nodes, &build.to_string()))?;
                     }
                     Ok(Exit::OK)
                 }
@@ -212,6 +212,18 @@ async fn watch(mut answer: Answer, context: &Context) -> Outcome<Exit> {
 fn said(node: &NodeUpgrade) -> String {
     let why = node.reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     format!("{}  {}{why}", node.id, node.state.as_str())
+}
+
+/// Where everybody is; who runs a newer build was left alone, and is not counted with the others.
+fn arrived(nodes: &[NodeUpgrade], build: &str) -> String {
+    let ahead: Vec<&str> =
+        nodes.iter().filter(|node| node.state == UpgradeState::Ahead).map(|node| node.id.as_str()).collect();
+    let on_it = format!("{} on {build}", count(nodes.len() - ahead.len(), "node"));
+    if ahead.is_empty() {
+        on_it
+    } else {
+        format!("{on_it}; on a newer one, and left alone: {}", ahead.join(", "))
+    }
 }
 
 /// Why nothing more happens by itself.
@@ -257,6 +269,13 @@ mod tests {
             told_at: None,
             reason: None,
         }
+    }
+
+    #[test]
+    fn who_runs_a_newer_build_is_not_said_to_run_this_one() {
+        let nodes = [node("n1", UpgradeState::Current), node("n2", UpgradeState::Ahead)];
+        assert_eq!(arrived(&nodes[..1], "1.0"), "1 node on 1.0");
+        assert_eq!(arrived(&nodes, "1.0"), "1 node on 1.0; on a newer one, and left alone: n2");
     }
 
     #[test]

@@ -122,10 +122,10 @@ pub(crate) fn judge<'a>(ours: &Build, node: Facts<'a>, now: Timestamp) -> Verdic
         (last, age.unsigned_abs() >= PATIENCE)
     });
     // The new build may check in before its installer has seen it healthy, and may have to give way yet.
-    if let Some((Some(last), false)) = told
+    if let Some((Some(last), late)) = told
         && last.state == Progress::Running
     {
-        return plain(Upgrading);
+        return if late { because(Stuck, Why::Late) } else { plain(Upgrading) };
     }
     match order {
         Some(Ordering::Equal) => return there(Current),

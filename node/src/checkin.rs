@@ -102,7 +102,8 @@ fn kept(what: &str, kept: Result<(), ledger::Error>) {
     }
 }
 
-/// Checks in with one gateway until the daemon ends. Failures are logged when they change.
+/// Checks in with one gateway until the daemon ends; not only until it is told to: what it still finishes would be given up
+/// if it fell silent. Failures are logged when they change.
 pub async fn run(node: Arc<Node>, gateway: String) {
     let client = client::<Full<Bytes>>(&node.env, node.config.limits);
     let interval = node.config.check_in;
@@ -111,7 +112,7 @@ pub async fn run(node: Arc<Node>, gateway: String) {
     loop {
         let began = Instant::now();
         let outcome = drowse_shared::select_biased! {
-            () = node.shutdown.stopping() => return,
+            () = node.shutdown.cutting() => return,
             outcome = once(&node, &client, &gateway, &pulse) => outcome,
         };
         let waits = outcome == Ok(Standing::Waiting) && !node.fleet.is_configured();
@@ -127,7 +128,7 @@ pub async fn run(node: Arc<Node>, gateway: String) {
         }
         pulse.pauses(pause);
         drowse_shared::select_biased! {
-            () = node.shutdown.stopping() => return,
+            () = node.shutdown.cutting() => return,
             () = tokio::time::sleep_until(began + pause) => {}
         }
     }

@@ -172,6 +172,7 @@ async fn a_domain_leads_to_its_space_until_it_is_unbound_whatever_the_gateway_lo
     web.fleet.acquire("shop").await;
     let (status, said) = by_host(&door, "shop.customer.test").await;
     assert!(status == 404 && said.contains("space_not_found"), "{status} {said}");
+    assert_eq!(ask(&door, "shop.customer.test").await, 404, "and needs no certificate");
     let list = door.call::<DomainList>("listDomains", json!({})).await.ok();
     assert_eq!(list.domains.len(), 1, "{list:?}");
     assert_eq!((&list.domains[0].leads, list.domains[0].space_id.to_string()), (&Leads::Nowhere, id));
@@ -184,6 +185,7 @@ async fn a_domain_leads_to_its_space_until_it_is_unbound_whatever_the_gateway_lo
     let (_, said) = by_host(&door, "shop.customer.test").await;
     assert!(said.contains("unauthenticated"), "the gateway's own door: {said}");
     bind(&other, "shop.customer.test").await.ok();
+    assert_eq!(ask(&door, "shop.customer.test").await, 200);
     let list: Value = door.call::<Value>("listDomains", json!({ "name": other, "limit": 1 })).await.ok();
     assert_eq!(list["domains"][0]["leads"], "space", "{list}");
     web.fleet.end().await;

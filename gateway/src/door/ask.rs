@@ -152,11 +152,12 @@ pub(super) async fn ask(State(gateway): State<Arc<Gateway>>, request: Request) -
     let (space, port) = match subject(&name, gateway.domain.as_deref()) {
         Subject::Known => return Ok(StatusCode::OK),
         Subject::Nothing => return Err(nowhere()),
-        Subject::Bound(domain) => {
-            let bound = gateway.nodes.fleet.bound(domain.as_str()).is_some();
-            return if bound { Ok(StatusCode::OK) } else { Err(nowhere()) };
-        }
-        Subject::Space(space, port) => (space, port),
+        // A domain of its own is one name, and leads nowhere when its space is gone.
+        Subject::Bound(domain) => match gateway.nodes.fleet.bound(domain.as_str()) {
+            Some(binding) => (SpaceRef::Id(binding.space_id), None),
+            None => return Err(nowhere()),
+        },
+        Subject::Space(space, port) => (space, Some(port)),
     };
     if gateway.finder.hint(&space).is_some() {
         return granted(&gateway, &space, port);
@@ -188,8 +189,8 @@ pub(super) async fn ask(State(gateway): State<Arc<Gateway>>, request: Request) -
 }
 
 /// A space has no end of ports, and a certificate costs somebody something.
-fn granted(gateway: &Gateway, space: &SpaceRef, port: u16) -> Result<StatusCode, Error> {
-    if gateway.asks.lately().names(space, port, Instant::now()) {
+fn granted(gateway: &Gateway, space: &SpaceRef, port: Option<u16>) -> Result<StatusCode, Error> {
+    if port.is_none_or(|port| gateway.asks.lately().names(space, port, Instant::now())) {
         return Ok(StatusCode::OK);
     }
     let message = format!("{PORTS_MAX} ports of this space were given names within a day, as many as may be");

@@ -75,7 +75,8 @@ fn every_state_has_its_reason() {
         // It runs the new build, and its installer has not seen it healthy yet.
         (Some(&ours), true, Some(NOW), Some(said(NOW, Progress::Running)), Upgrading, ""),
         (Some(&ours), true, Some(NOW), Some(said(NOW, Progress::Succeeded)), Current, ""),
-        (Some(&ours), true, Some(late), Some(said(late, Progress::Running)), Current, ""),
+        (Some(&ours), true, Some(late), Some(said(late, Progress::Running)), Stuck, "20 minutes"),
+        (Some(&ours), true, Some(late), Some(said(late, Progress::Succeeded)), Current, ""),
         (Some(&older), true, Some(late + 1), Some(said(late + 1, Progress::Running)), Upgrading, ""),
         (Some(&older), true, Some(late + 1), Some(said(late + 1, Progress::Succeeded)), Upgrading, ""),
         (Some(&older), true, Some(late), Some(said(late, Progress::Running)), Stuck, "20 minutes"),

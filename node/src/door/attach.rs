@@ -57,7 +57,7 @@ pub(super) async fn attach(
     }))
 }
 
-/// Until either side ends, or the daemon's grace is over.
+/// Until either side ends, or the daemon is told to: nothing is gained by waiting, and whoever is told comes back at once.
 async fn serve(node: &Node, socket: WebSocket, Attached { started, hears, tells }: Attached) {
     let (sink, stream) = socket.split();
     let sink = tokio::sync::Mutex::new(sink);
@@ -67,7 +67,7 @@ async fn serve(node: &Node, socket: WebSocket, Attached { started, hears, tells 
     let goodbye = select_biased! {
         goodbye = hear(&sink, hears) => goodbye,
         goodbye = tell(&sink, stream, tells) => goodbye,
-        () = node.shutdown.cutting() => Some((RESTART, Cow::Borrowed("the node restarts; what runs goes on"))),
+        () = node.shutdown.stopping() => Some((RESTART, Cow::Borrowed("the node restarts; what runs goes on"))),
     };
     if let Some((code, reason)) = goodbye {
         let reason = Utf8Bytes::from(reason.as_ref());

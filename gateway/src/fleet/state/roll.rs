@@ -80,9 +80,9 @@ impl State {
         let facts = self.facts(roll, ledger, Instant::now());
         let state = upgrade::judge(&self.build, facts, wall).state;
         let arrived = matches!(state, UpgradeState::Current | UpgradeState::Ahead);
-        // While its installer is at work the new build may still give way.
-        let at_work = state == UpgradeState::Upgrading;
-        if facts.told.is_some() && !at_work && (arrived || facts.has_moved()) {
+        // While its installer is at work the new build may still give way, however late it is.
+        let open = matches!(state, UpgradeState::Upgrading | UpgradeState::Stuck);
+        if facts.told.is_some() && !open && (arrived || facts.has_moved()) {
             return Some(Step::Moved);
         }
         self.goal()?;
@@ -145,7 +145,8 @@ impl State {
         Ok(Some(next))
     }
 
-    /// `retryUpgrade`: a stuck node is back in line, and waits for its turn like any other.
+    /// `retryUpgrade`: a stuck node is back in line, and waits for its turn like any other. One that is not heard is not
+    /// given back: its installer may be at work, and the next in line would be told meanwhile.
     pub(in crate::fleet) fn retried(&self, id: &NodeId, wall: Timestamp) -> Result<Next, Error> {
         self.knows_its_nodes()?;
         let Some(node) = self.called(id) else {
@@ -158,6 +159,12 @@ impl State {
                 format!("node {id} is {}; only an upgrade that is stuck is tried again", state.as_str()),
             )
             .with("state", state.as_str().to_owned()));
+        }
+        if !self.is_live(&node.ledger) {
+            let message = format!(
+                "node {id} does not check in, and its installer may be at work; start it, or, if it is gone for good, removeNode it"
+            );
+            return Err(Error::new(Code::NodeSilent, message).with("nodes", vec![id.to_string()]));
         }
         let mut next = self.next();
         next.change_roll().told.remove(&node.ledger);

@@ -182,6 +182,8 @@ async fn a_node_that_is_stuck_waits_for_a_person_and_then_for_its_turn() {
     for n in 2..=3 {
         fleet.check_in(n);
     }
+    assert_eq!(fleet.retry(1), Err(Code::NodeSilent), "its installer may be at work");
+    assert!((2..=3).all(|n| !fleet.check_in(n)), "nobody passes it");
     fleet.remove(1);
     assert!(fleet.check_in(2));
     fleet.arrives(2);
@@ -201,6 +203,12 @@ async fn a_build_that_serves_and_gives_way_is_not_told_again() {
     fleet.nodes.get_mut(&1).expect("it is there").0 = build(2);
     assert!(!fleet.check_in(1) && !fleet.check_in(2));
     assert_eq!(fleet.states(), [Upgrading, Behind]);
+    // Not even when it takes too long.
+    for _ in 0..PATIENCE.as_secs() / 10 {
+        fleet.pass(Duration::from_secs(10)).await;
+        assert!((1..=2).all(|n| !fleet.check_in(n)));
+    }
+    assert_eq!(fleet.states(), [Stuck, Behind]);
     fleet.nodes.get_mut(&1).expect("it is there").0 = build(1);
     fleet.fails(1);
     assert!((1..=2).all(|n| !fleet.check_in(n)));
