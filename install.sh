@@ -339,7 +339,7 @@ judge_caddy() {
 
 # Every setting as it will be: what is in the files, else what was said, else the default.
 settle() {
-  local kept address
+  local kept address name
   if [ "$role" = gateway ]; then
     kept=$(setting "$etc/gateway.env" DROWSE_GATEWAY_LISTEN)
     address=$(own_address)
@@ -915,14 +915,13 @@ services() {
   trap '' HUP INT TERM
   [ -z "$running" ] || [ "$running" = "$stamp" ] || point trying "$running"
   if switch "$stamp"; then
+    rm -f "$lib/trying"
+    enable
     if [ -n "$running" ] && [ "$running" != "$stamp" ]; then
       point previous "$running"
-      rm -f "$lib/trying"
-      enable
       find "$lib" -mindepth 1 -maxdepth 1 -type d ! -name "$stamp" ! -name "$running" -exec rm -rf {} +
       say services "drowse $version, was ${running%-*}; $lib/previous keeps that" "$(clock $((SECONDS - began)))"
     else
-      enable
       say services "drowse $version" "$(clock $((SECONDS - began)))"
     fi
     return

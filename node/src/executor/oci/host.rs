@@ -224,8 +224,8 @@ pub(super) fn lives(held: &OwnedFd) -> io::Result<bool> {
     Ok(poll(&mut looks, Some(&now))? == 0)
 }
 
-/// Whether a process has ended, or has begun to: it reaches nothing any more and is reached by nobody, but is in its cgroup
-/// until everything else in its pid namespace has ended too.
+/// Whether a process has ended, or has begun to: it answers nobody any more, but is in its cgroup until everything else in
+/// its pid namespace has ended too.
 fn is_ending(pid: i32) -> io::Result<bool> {
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => Ok(says_ending(&stat)),
