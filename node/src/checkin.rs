@@ -23,7 +23,8 @@ const WAITING: Duration = Duration::from_secs(1);
 /// Longest step of the loop.
 const STEP: Duration = Duration::from_secs(30);
 
-/// What this node says of itself; also the answer of `report`. The roster is named, and whole only if it is wanted.
+/// What this node says of itself; also the answer of `report`. Roster and configuration are named; the roster is whole only
+/// if it is wanted.
 pub async fn check_in(node: &Node, whole: bool) -> CheckIn {
     let mut said = CheckIn {
         node_id: node.config.node_id.clone(),
@@ -37,7 +38,7 @@ pub async fn check_in(node: &Node, whole: bool) -> CheckIn {
         interval_ms: u64::try_from(node.config.check_in.as_millis()).unwrap_or(u64::MAX).max(1),
         reading: reading::reading(node).await,
         bundle: node.fleet.bundle_version(),
-        bundle_copy: node.fleet.bundle_copy(),
+        bundle_copy: None,
         draining: false,
         roster: None,
         roster_copy: None,
@@ -81,7 +82,6 @@ pub async fn take(node: &Arc<Node>, answer: CheckedIn, sent: Instant) {
     if let Some(bundle) = answer.bundle {
         kept("configuration", node.fleet.take_bundle(ledger, bundle).await);
     }
-    node.fleet.set_bundle_wanted(answer.want_bundle);
     match answer.standing {
         Standing::Member => {
             node.fleet.accepted(sent);
@@ -146,8 +146,14 @@ async fn once(
     pulse.about("telling a gateway", &gateway);
     let mut sent = Instant::now();
     let mut answer = send(node, client, gateway, &said, limit).await?;
-    if answer.want_roster {
-        bring_roster(node, &mut said, true);
+    // What this gateway has not seen is brought to it at once: what another one wants is another matter. It may want the
+    // configuration only when it has seen the roster.
+    for _ in 0..2 {
+        if !answer.want_roster && !answer.want_bundle {
+            break;
+        }
+        bring_roster(node, &mut said, answer.want_roster);
+        said.bundle_copy = node.fleet.bundle().filter(|_| answer.want_bundle);
         sent = Instant::now();
         answer = send(node, client, gateway, &said, limit).await?;
     }

@@ -42,7 +42,6 @@ struct Known {
     roster_since: Option<Instant>,
     removed: bool,
     accepted_at: Option<Instant>,
-    bundle_wanted: bool,
 }
 
 /// What is known of the fleet, also kept in the ledger.
@@ -78,7 +77,6 @@ impl Fleet {
             roster_since: Some(Instant::now()),
             removed: ledger.removed().await?,
             accepted_at: None,
-            bundle_wanted: false,
         };
         Ok(Self {
             ledger_id,
@@ -122,15 +120,9 @@ impl Fleet {
         known.bundle.as_ref().map(|b| BundleVersion { authority_id: b.authority_id, version: b.version })
     }
 
-    /// The configuration, if a gateway asked for it.
-    pub fn bundle_copy(&self) -> Option<Bundle> {
-        let known = self.known();
-        known.bundle.clone().filter(|_| known.bundle_wanted)
-    }
-
-    /// A gateway says whether it wants this node's copy of the configuration.
-    pub fn set_bundle_wanted(&self, wanted: bool) {
-        self.known().bundle_wanted = wanted;
+    /// The configuration.
+    pub fn bundle(&self) -> Option<Bundle> {
+        self.known().bundle.clone()
     }
 
     /// The newest roster.

@@ -120,7 +120,7 @@ async fn a_node_with_a_gateway_builds_only_while_it_is_heard_and_keeps_what_it_w
     told(&life, Standing::Member, json!({ "bundle": { "authorityId": fleet, "version": 3, "settings": settings }, "roster": roster(7) })).await;
     assert!(life.node.fleet.is_configured());
     assert_eq!(life.acquire("a").await.space.spec.cpus, 2.0, "the fleet's defaults");
-    told(&life, Standing::Member, json!({ "roster": roster(6), "wantBundle": true })).await;
+    told(&life, Standing::Member, json!({ "roster": roster(6) })).await;
     life.crash().await;
 
     let life = ground.start().await;
@@ -133,4 +133,41 @@ async fn a_node_with_a_gateway_builds_only_while_it_is_heard_and_keeps_what_it_w
     let report = life.call("report", json!({ "wantRoster": true })).await.json();
     assert_eq!(report["rosterCopy"]["version"], 9, "whole when it is wanted: {report}");
     assert_eq!(report["rosterCopy"]["nodes"], json!([]));
+}
+
+#[tokio::test]
+async fn what_one_gateway_wants_is_brought_to_it_whatever_another_one_says() {
+    const FLEET: &str = "0190f0c2a4b87c3d9e0f112233445566";
+    let mut ground = Ground::new();
+    ground.check_in = Duration::from_millis(20);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let brought = Arc::new(AtomicUsize::new(0));
+    let answer = {
+        let (asked, brought) = (asked.clone(), brought.clone());
+        axum::routing::post(move |said: axum::Json<Value>| async move {
+            asked.fetch_add(1, Ordering::Relaxed);
+            let copy = said["bundleCopy"]["version"] == 3;
+            brought.fetch_add(usize::from(copy), Ordering::Relaxed);
+            axum::Json(json!({ "standing": "member", "wantBundle": !copy }))
+        })
+    };
+    let env = Env::real();
+    let gateway = env.net.bind("127.0.0.1:0").await.expect("bound");
+    ground.gateways = vec![format!("http://{}", gateway.local())];
+    let router = axum::Router::new().route("/checkIn", answer);
+    let life = ground.start().await;
+    let roster = json!({ "fleetId": FLEET, "version": 1, "nodes": [] });
+    let bundle = json!({ "authorityId": FLEET, "version": 3, "settings": {} });
+    told(&life, Standing::Member, json!({ "bundle": bundle, "roster": roster })).await;
+    env.spawn("gateway", serve(env.clone(), gateway, router, Limits::default(), life.shutdown.clone()));
+    life.node.env.spawn("check-in", checkin::run(life.node.clone(), ground.gateways[0].clone()));
+    // Another gateway, which has it already, is told as often.
+    eventually("it is there", || async {
+        told(&life, Standing::Member, json!({ "wantBundle": false })).await;
+        brought.load(Ordering::Relaxed) >= 3
+    })
+    .await;
+    let (asked, brought) = (asked.load(Ordering::Relaxed), brought.load(Ordering::Relaxed));
+    assert!(asked <= 2 * brought + 2, "it came with every second check-in: {brought} of {asked}");
+    life.shutdown.stop();
 }
