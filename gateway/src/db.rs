@@ -8,7 +8,7 @@ use std::{
 use camino::Utf8Path;
 use drowse_shared::{
     api::nodes::{Bundle, Roster, RosterNode},
-    db::{self, Db},
+    db::{self, Db, ballast::Ballast},
     id::{FleetId, LedgerId, NodeId},
     seams::Env,
 };
@@ -97,19 +97,67 @@ pub(crate) enum Changes {
     Of(BTreeSet<LedgerId>),
 }
 
-/// Opens the database.
-pub(crate) fn open(env: &Env, path: &Utf8Path) -> Result<Db, db::Error> {
-    Db::open(env, path, &migrations())
+/// A gateway's database. Full disks do not keep it from being opened and written for a while: nodes that are removed and
+/// domains that are unbound are few bytes, and how room is made.
+#[derive(Clone)]
+pub struct Store {
+    db: Db,
+    ballast: Option<Ballast>,
 }
 
-/// Reads everything.
-pub(crate) async fn load(db: &Db) -> Result<Kept, db::Error> {
-    db.run(read).await
-}
+impl Store {
+    /// Opens the file.
+    pub(crate) fn open(env: &Env, path: &Utf8Path) -> Result<Self, db::Error> {
+        let ballast = Ballast::new(env, path.with_extension("ballast"));
+        let db = Db::open_in_need(env, path, &migrations(), &ballast)?;
+        Ok(Self { db, ballast: Some(ballast) })
+    }
 
-/// Writes what changed, in one transaction.
-pub(crate) async fn save(db: &Db, kept: Arc<Kept>, changes: Changes) -> Result<(), db::Error> {
-    db.run(move |connection| write(connection, &kept, &changes)).await
+    /// Uses a connection that is already open, as a simulation does.
+    pub(crate) fn over(env: &Env, connection: Connection) -> Result<Self, db::Error> {
+        Ok(Self { db: Db::over(env, connection, &migrations())?, ballast: None })
+    }
+
+    /// The same, its queries run by this `env`.
+    pub(crate) fn through(self, env: &Env) -> Self {
+        Self { db: self.db.through(env), ..self }
+    }
+
+    /// Reads everything.
+    pub(crate) async fn load(&self) -> Result<Kept, db::Error> {
+        self.restore().await;
+        self.db.run(read).await
+    }
+
+    /// Writes what changed, in one transaction.
+    pub(crate) async fn save(&self, kept: Arc<Kept>, changes: Changes) -> Result<(), db::Error> {
+        match self.save_once(kept.clone(), changes.clone()).await {
+            Err(error) if error.may_be_full() && self.ballast.as_ref().is_some_and(Ballast::release) => {
+                self.save_once(kept, changes).await
+            }
+            Err(error) => Err(error),
+            Ok(()) => {
+                self.restore().await;
+                Ok(())
+            }
+        }
+    }
+
+    async fn save_once(&self, kept: Arc<Kept>, changes: Changes) -> Result<(), db::Error> {
+        self.db.run(move |connection| write(connection, &kept, &changes)).await
+    }
+
+    /// Takes a turn to write and gives it back.
+    pub(crate) async fn probe(&self) -> Result<(), db::Error> {
+        self.db.probe().await
+    }
+
+    /// Makes the ballast anew if it was given up and there is room again.
+    async fn restore(&self) {
+        if let Some(ballast) = &self.ballast {
+            ballast.restore().await;
+        }
+    }
 }
 
 fn read(connection: &mut Connection) -> Result<Kept, rusqlite::Error> {
@@ -277,8 +325,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = Utf8Path::from_path(dir.path()).expect("UTF-8").join(FILE);
         let env = Env::real();
-        let db = open(&env, &path).expect("fresh");
-        assert_eq!(load(&db).await.expect("read"), Kept::default());
+        let db = Store::open(&env, &path).expect("fresh");
+        assert_eq!(db.load().await.expect("read"), Kept::default());
         let fleet_id = FleetId::mint(&env);
         let mut roster = Members::of_new_fleet(fleet_id);
         roster.put(7, name(1), ledger(1), "http://10.0.0.7:80");
@@ -289,10 +337,10 @@ mod tests {
             said: BTreeMap::from([(ledger(1), said(1))]),
             roll: Roll::default(),
         };
-        save(&db, Arc::new(kept.clone()), Changes::Whole).await.expect("written");
+        db.save(Arc::new(kept.clone()), Changes::Whole).await.expect("written");
         drop(db);
-        let db = open(&env, &path).expect("as before");
-        assert_eq!(load(&db).await.expect("read"), kept);
+        let db = Store::open(&env, &path).expect("as before");
+        assert_eq!(db.load().await.expect("read"), kept);
     }
 
     #[tokio::test]
@@ -300,7 +348,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = Utf8Path::from_path(dir.path()).expect("UTF-8").join(FILE);
         let env = Env::real();
-        let db = open(&env, &path).expect("fresh");
+        let db = Store::open(&env, &path).expect("fresh");
         let fleet_id = FleetId::mint(&env);
         let mut kept = Kept {
             roster: Some(Members::of_new_fleet(fleet_id)),
@@ -329,8 +377,8 @@ mod tests {
         for (changed, step) in steps {
             step(kept.roster.as_mut().expect("a roster"), &mut kept.said);
             let changes = Changes::Of(changed.iter().map(|n| ledger(*n)).collect());
-            save(&db, Arc::new(kept.clone()), changes).await.expect("written");
-            assert_eq!(load(&db).await.expect("read"), kept, "after {changed:?}");
+            db.save(Arc::new(kept.clone()), changes).await.expect("written");
+            assert_eq!(db.load().await.expect("read"), kept, "after {changed:?}");
         }
     }
 }

@@ -36,14 +36,16 @@ use drowse_shared::{
         Code, Error,
         nodes::{Build, CheckIn, CheckedIn, NodeList, NodeRemoved, NodeState, Standing},
     },
-    db::Db,
     id::{FleetId, LedgerId, NodeId, SpaceId, Ticket},
     seams::Env,
 };
 use http::Uri;
 use tokio::sync::Notify;
 
-use crate::{db, place::Gates};
+use crate::{
+    db::{self, Store},
+    place::Gates,
+};
 use counts::Outcome;
 use inbox::{Inbox, Waits};
 use roster::Members;
@@ -79,7 +81,7 @@ pub(crate) struct Pick {
 /// The fleet, as this gateway knows it.
 pub(crate) struct Fleet {
     env: Env,
-    db: Db,
+    db: Store,
     gates: Gates,
     state: Mutex<State>,
     // Held by whoever changes what is kept, from reading it to having written it.
@@ -96,17 +98,17 @@ impl Fleet {
     /// Takes up what was kept, as a gateway of this build. A gateway that kept nothing learns, unless it was told that the fleet is new.
     pub(crate) async fn open(
         env: &Env,
-        db: Db,
+        db: Store,
         gates: Gates,
         new_fleet: bool,
         build: Build,
     ) -> Result<Self, drowse_shared::db::Error> {
-        let mut kept = db::load(&db).await?;
+        let mut kept = db.load().await?;
         if kept.roster.is_none() && new_fleet {
             let fleet_id = FleetId::mint(env);
             kept.roster = Some(Members::of_new_fleet(fleet_id));
             kept.bundle = Some(crate::authority::first(fleet_id));
-            db::save(&db, Arc::new(kept.clone()), db::Changes::Whole).await?;
+            db.save(Arc::new(kept.clone()), db::Changes::Whole).await?;
             tracing::info!(fleet = %fleet_id, "a new fleet");
         }
         Ok(Self {
@@ -236,7 +238,7 @@ impl Fleet {
 
     async fn keep(&self, next: &Next) -> Result<(), Error> {
         let Some((kept, changes)) = next.to_write() else { return Ok(()) };
-        db::save(&self.db, kept, changes).await.map_err(|error| {
+        self.db.save(kept, changes).await.map_err(|error| {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
                 "the gateway's database cannot be written"

@@ -55,4 +55,5 @@ pub fn schema() -> Result<i64, drowse_shared::db::Error> {
 
 pub use budget::Budget;
 pub use config::Config;
+pub use db::Store;
 pub use service::{Error, Parts, run};

@@ -5,7 +5,7 @@ use std::{io, sync::Arc};
 use camino::Utf8PathBuf;
 use drowse_shared::{
     api::nodes::Build,
-    db::{self, Db},
+    db,
     http::{Limits, serve},
     id::SpaceId,
     lock::{self, SingleWriter},
@@ -22,6 +22,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::{
     Config,
     budget::Budget,
+    db::Store,
     door::{self, acquire::flight::Flights, ask::Asks, room::Room},
     find::{Finder, share::Share},
     fleet::{Fleet, announce},
@@ -75,7 +76,7 @@ pub enum Error {
 /// What a gateway works on besides its settings.
 pub struct Parts {
     /// Its database.
-    pub db: Db,
+    pub db: Store,
     /// Keeps a second gateway off it.
     pub lock: Option<SingleWriter>,
     /// Is told the address once it is bound.
@@ -95,7 +96,7 @@ impl Parts {
         let path = config.state.join(crate::db::FILE);
         let lock = SingleWriter::acquire(&path, "DROWSE_STATE")?;
         Ok(Self {
-            db: crate::db::open(env, &path)?,
+            db: Store::open(env, &path)?,
             lock: Some(lock),
             ready: None,
             supervisor: Supervisor::default(),
@@ -107,7 +108,7 @@ impl Parts {
     /// # Errors
     /// When it cannot be brought to this version's shape.
     pub fn over(env: &Env, connection: rusqlite::Connection) -> Result<Self, Error> {
-        let db = Db::over(env, connection, &crate::db::migrations())?;
+        let db = Store::over(env, connection)?;
         Ok(Self { db, lock: None, ready: None, supervisor: Supervisor::default() })
     }
 }

@@ -7,16 +7,16 @@
 use std::{sync::Arc, time::Duration};
 
 use camino::Utf8PathBuf;
-use drowse_shared::{db, lock, seams::Env};
+use drowse_shared::{
+    db::{self, ballast::Ballast},
+    lock,
+    seams::Env,
+};
 use rusqlite::Connection;
 use tokio::time::Instant;
 
-use ballast::Ballast;
-
 /// Spaces that are taken over from another node's disks.
 pub mod adoptions;
-/// Room kept for the hour when the disk is full.
-pub mod ballast;
 /// What happened to spaces.
 pub mod events;
 /// Commands with an idempotency key, and what came of them.
@@ -175,12 +175,7 @@ impl Ledger {
                 let lock = lock_patiently(&path).await?;
                 private(&path).map_err(|source| Error::Io { what: "making", path: path.clone(), source })?;
                 let ballast = Ballast::new(env, state.join("ballast"));
-                let db = match db::Db::open(env, &path, &migrations::all()) {
-                    Err(error) if may_be_full(&error) && ballast.release() => {
-                        db::Db::open(env, &path, &migrations::all())?
-                    }
-                    opened => opened?,
-                };
+                let db = db::Db::open_in_need(env, &path, &migrations::all(), &ballast)?;
                 ballast.restore().await;
                 Ok(Self { db, ballast: Some(ballast), turn: Arc::default(), _lock: Some(Arc::new(lock)) })
             }
@@ -214,7 +209,7 @@ impl Ledger {
         work: impl Fn(&Connection) -> Result<T, rusqlite::Error> + Clone + Send + 'static,
     ) -> Result<T, Error> {
         match self.write_once(sure, work.clone()).await {
-            Err(error) if may_be_full(&error) => {
+            Err(error) if error.may_be_full() => {
                 if sure.may_use_ballast() && self.ballast.as_ref().is_some_and(Ballast::release) {
                     return Ok(self.write_once(sure, work).await?);
                 }
@@ -272,20 +267,6 @@ fn transact<T>(
     let value = work(&transaction)?;
     transaction.commit()?;
     Ok(value)
-}
-
-/// A full disk shows itself as such, or as a failed write to the files beside the database.
-fn may_be_full(error: &db::Error) -> bool {
-    let source = match error {
-        db::Error::Statement(source) | db::Error::Open { source, .. } => source,
-        db::Error::Migrate { source: rusqlite_migration::Error::RusqliteError { err, .. }, .. } => err,
-        _ => return false,
-    };
-    matches!(
-        source,
-        rusqlite::Error::SqliteFailure(e, _)
-            if matches!(e.code, rusqlite::ErrorCode::DiskFull | rusqlite::ErrorCode::SystemIoFailure)
-    )
 }
 
 #[cfg(test)]

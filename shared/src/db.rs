@@ -12,6 +12,10 @@ use rusqlite_migration::Migrations;
 use std::sync::{Mutex, PoisonError};
 
 use crate::{seams::Env, shutdown::Shutdown, watchdog::Pulse};
+use ballast::Ballast;
+
+/// Room kept for the hour when the disk is full.
+pub mod ballast;
 
 /// Connections to one database. One writes at a time; lists read beside it.
 const CONNECTIONS: u32 = 4;
@@ -84,6 +88,20 @@ impl Error {
     pub fn is_disk_full(&self) -> bool {
         matches!(self, Self::Statement(rusqlite::Error::SqliteFailure(e, _)) if e.code == rusqlite::ErrorCode::DiskFull)
     }
+
+    /// Whether it may be: a full disk shows itself as such, or as a failed write to the files beside the database.
+    pub fn may_be_full(&self) -> bool {
+        let source = match self {
+            Self::Statement(source) | Self::Open { source, .. } => source,
+            Self::Migrate { source: rusqlite_migration::Error::RusqliteError { err, .. }, .. } => err,
+            _ => return false,
+        };
+        matches!(
+            source,
+            rusqlite::Error::SqliteFailure(e, _)
+                if matches!(e.code, rusqlite::ErrorCode::DiskFull | rusqlite::ErrorCode::SystemIoFailure)
+        )
+    }
 }
 
 /// The version a database has when it is in this shape, as its `user_version` says it.
@@ -128,6 +146,22 @@ impl Db {
             .connection_timeout(BUSY)
             .build(manager)?;
         Ok(Self { env: env.clone(), pool: Arc::new(Pool::Many(pool)) })
+    }
+
+    /// The same, and on a full disk once more without the ballast.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_in_need(
+        env: &Env,
+        path: &Utf8Path,
+        migrations: &Migrations<'_>,
+        ballast: &Ballast,
+    ) -> Result<Self, Error> {
+        match Self::open(env, path, migrations) {
+            Err(error) if error.may_be_full() && ballast.release() => Self::open(env, path, migrations),
+            opened => opened,
+        }
     }
 
     /// Uses one connection that is already open: what a simulation does, where threads and pools have no place.

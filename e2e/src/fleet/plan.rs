@@ -15,6 +15,7 @@ pub struct Plan {
     gateways: usize,
     pub(super) check_in_seconds: f64,
     pub(super) state_bytes: Option<u64>,
+    gateway_state_bytes: Option<u64>,
     gateway_env: BTreeMap<String, String>,
     pub(super) node_env: BTreeMap<String, String>,
 }
@@ -28,6 +29,7 @@ impl Plan {
             gateways: 1,
             check_in_seconds: 0.2,
             state_bytes: None,
+            gateway_state_bytes: None,
             gateway_env: BTreeMap::new(),
             node_env: BTreeMap::new(),
         }
@@ -58,6 +60,13 @@ impl Plan {
     #[must_use]
     pub fn state_bytes(mut self, bytes: u64) -> Self {
         self.state_bytes = Some(bytes);
+        self
+    }
+
+    /// Gives each gateway's state a file system of its own, of this size.
+    #[must_use]
+    pub fn gateway_state_bytes(mut self, bytes: u64) -> Self {
+        self.gateway_state_bytes = Some(bytes);
         self
     }
 
@@ -132,7 +141,11 @@ impl Plan {
         let mut daemon = Daemon::new(name, "drowse-gateway", ground.root.join(format!("logs/{name}.log")));
         daemon.set("DROWSE_TOKEN_FILE", ground.root.join("token"));
         daemon.set("DROWSE_GATEWAY_LISTEN", format!("127.0.0.1:{port}"));
-        daemon.set("DROWSE_STATE", ground.root.join(name));
+        let state = ground.root.join(name);
+        if let Some(bytes) = self.gateway_state_bytes {
+            ground.small_disk(&state, bytes);
+        }
+        daemon.set("DROWSE_STATE", state);
         daemon.set("DROWSE_NEW_FLEET", "true");
         // A machine that runs tests is busy; only the test about this gate looks at it.
         daemon.set("DROWSE_CPU_PERCENT_MAX", 100);

@@ -1,7 +1,9 @@
 use std::{fs, io::Write};
 
+use camino::Utf8PathBuf;
 use drowse_e2e::fleet::Fleet;
-use drowse_shared::api::spaces::State;
+use drowse_shared::api::{nodes::NodeState, spaces::State};
+use serde_json::{Value, json};
 
 /// Fills a file system to its last byte.
 fn fill(path: &str) {
@@ -49,5 +51,35 @@ async fn with_a_full_disk_spaces_are_still_listed_and_destroyed() {
     fleet.until_live("n1").await;
     assert_eq!(fleet.read("a", "kept").await, b"safe");
     fleet.acquire("new").await;
+    fleet.end().await;
+}
+
+#[tokio::test]
+async fn a_gateway_starts_over_a_full_disk_and_the_fleet_can_still_be_changed() {
+    let mut fleet = Fleet::fake(2).gateway_state_bytes(64 << 20).start().await;
+    fleet.node("n1").door.acquire("a").await.ok();
+    let bind = |domain: &str| json!({ "name": "a", "domain": domain });
+    fleet.door.call::<Value>("bindDomain", bind("a.example.org")).await.ok();
+    let state = Utf8PathBuf::from(&fleet.gateway.env["DROWSE_STATE"]);
+    let (filler, ballast) = (state.join("filler"), state.join("gateway.ballast"));
+    assert!(ballast.exists(), "it was made when there was room");
+
+    // One that ends takes away what its database had beside it, and that has to be made anew.
+    fleet.gateway.stop().await;
+    fill(filler.as_str());
+    fleet.revive_gateway().await;
+    fleet.until_all_live().await;
+    assert!(!ballast.exists(), "it was given up");
+    let domains = fleet.door.call::<Value>("listDomains", json!({})).await.ok();
+    assert_eq!(domains["domains"][0]["domain"], "a.example.org");
+    fleet.door.call::<Value>("unbindDomain", json!({ "domain": "a.example.org" })).await.ok();
+    fleet.kill("n2");
+    fleet.until_standing("n2", "is down", |n| n.state == NodeState::Down).await;
+    assert_eq!(fleet.door.call::<Value>("removeNode", json!({ "nodeId": "n2" })).await.ok()["removed"], true);
+
+    // With room again, the next change makes it anew.
+    fs::remove_file(filler).expect("our own file");
+    fleet.door.call::<Value>("bindDomain", bind("b.example.org")).await.ok();
+    assert!(ballast.exists());
     fleet.end().await;
 }

@@ -1,14 +1,15 @@
 use std::sync::Arc;
 
 use camino::Utf8PathBuf;
-use drowse_shared::seams::Env;
+
+use crate::seams::Env;
 
 /// Size of the ballast.
 const BYTES: u64 = 8 << 20;
 /// Room there must be, beyond the ballast itself, before it is made again.
 const ROOM_BYTES: u64 = 8 << 20;
 
-/// A file that is removed when the disk is full, so that the ledger can be written.
+/// A file that is removed when the disk is full, so that a database can be written.
 #[derive(Clone)]
 pub struct Ballast {
     env: Env,
@@ -16,21 +17,22 @@ pub struct Ballast {
 }
 
 impl Ballast {
-    pub(super) fn new(env: &Env, path: Utf8PathBuf) -> Self {
+    /// At this path, on the disk of the database.
+    pub fn new(env: &Env, path: Utf8PathBuf) -> Self {
         Self { env: env.clone(), path: Arc::new(path) }
     }
 
     /// Gives the room up. Answers whether there was any.
-    pub(super) fn release(&self) -> bool {
+    pub fn release(&self) -> bool {
         let released = std::fs::remove_file(&*self.path).is_ok();
         if released {
-            tracing::warn!(path = %self.path, "the disk is full; the ballast was given up so that spaces can be removed");
+            tracing::warn!(path = %self.path, "the disk is full; the ballast was given up so that room can be made");
         }
         released
     }
 
     /// Makes it again if it is missing and there is room.
-    pub(super) async fn restore(&self) {
+    pub async fn restore(&self) {
         let path = self.path.clone();
         let made = self.env.blocking("ballast", move || make(&path)).await;
         if let Some(Err(error)) = made {
