@@ -25,7 +25,7 @@ use drowse_shared::{
     seams::Env,
 };
 use files::{Files, Status};
-use http::{Request, header};
+use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use tokio::{process::Command, time::timeout};
 
@@ -33,6 +33,8 @@ use crate::{door::error::chain, node::Node};
 
 /// Longest wait until a release is fetched.
 const FETCH: Duration = Duration::from_secs(600);
+/// Before another try, when the gateway or the way to it failed: what its restart or a flicker of the net takes, and some.
+const AGAIN_SECONDS: [u64; 6] = [1, 2, 4, 8, 15, 30];
 /// Longest pause of a gateway that sends one.
 const PAUSE: Duration = Duration::from_secs(30);
 /// Largest release.
@@ -66,7 +68,7 @@ enum Error {
         source: std::io::Error,
     },
     #[error("the release cannot be fetched from {gateway}: {why}")]
-    Fetch { gateway: String, why: String },
+    Fetch { gateway: String, why: Unfetched },
     #[error("{program} cannot be started")]
     Start {
         program: Utf8PathBuf,
@@ -77,6 +79,17 @@ enum Error {
     Refused { program: Utf8PathBuf, says: String },
     #[error("the installer gave no sign of life within {SIGN:?}")]
     NoSign,
+}
+
+/// Why a release is not here.
+#[derive(Debug, thiserror::Error)]
+enum Unfetched {
+    /// The gateway or the way to it: that passes.
+    #[error("{0}")]
+    Cut(String),
+    /// It would be so again.
+    #[error("{0}")]
+    Refused(String),
 }
 
 fn disk(what: &'static str) -> impl FnOnce(std::io::Error) -> Error {
@@ -143,9 +156,9 @@ async fn begin(node: &Node, gateway: &str, program: Utf8PathBuf, tell: Tell) -> 
     let files = node.upgrades.files.clone();
     let begun = node.env.blocking("upgrade", move || files.begin(&tell)).await;
     begun.unwrap_or_else(|| Err(torn())).map_err(disk("making room for a release"))?;
-    let fetched = timeout(FETCH, fetch(node, gateway)).await;
+    let fetched = timeout(FETCH, fetch_patiently(node, gateway)).await;
     fetched
-        .unwrap_or_else(|_| Err(format!("it took longer than {FETCH:?}")))
+        .unwrap_or_else(|_| Err(Unfetched::Cut(format!("it took longer than {FETCH:?}"))))
         .map_err(|why| Error::Fetch { gateway: gateway.to_owned(), why })?;
     start(node, program).await?;
     let sign = async {
@@ -165,26 +178,46 @@ fn torn() -> std::io::Error {
     std::io::Error::other("the daemon ends")
 }
 
-/// Brings the release of a gateway, whole or not at all.
-async fn fetch(node: &Node, gateway: &str) -> Result<(), String> {
+/// Brings the release of a gateway. A connection that is cut, or a gateway that is restarted meanwhile, makes nobody stuck.
+async fn fetch_patiently(node: &Node, gateway: &str) -> Result<(), Unfetched> {
+    let mut pauses = AGAIN_SECONDS.map(Duration::from_secs).into_iter();
+    loop {
+        match (fetch(node, gateway).await, pauses.next()) {
+            (Err(Unfetched::Cut(error)), Some(pause)) => {
+                tracing::warn!(error, gateway, "the release was not fetched; trying again in {pause:?}");
+                tokio::time::sleep(pause).await;
+            }
+            (done, _) => return done,
+        }
+    }
+}
+
+/// Brings it whole or not at all.
+async fn fetch(node: &Node, gateway: &str) -> Result<(), Unfetched> {
+    use Unfetched::{Cut, Refused};
     let client = client::<Full<Bytes>>(&node.env, node.config.limits);
     let request = Request::get(format!("{gateway}{PATH}"))
         .header(header::AUTHORIZATION, node.config.token.bearer())
         .body(Full::default())
-        .map_err(|error| error.to_string())?;
-    let within = |_| format!("it sent nothing for {PAUSE:?}");
+        .map_err(|error| Refused(error.to_string()))?;
+    let within = |_| Cut(format!("it sent nothing for {PAUSE:?}"));
     let response = timeout(PAUSE, client.request(request)).await.map_err(within)?;
-    let response = response.map_err(|error| why(&error))?;
-    if !response.status().is_success() {
-        return Err(format!("it answered {}", response.status()));
+    let response = response.map_err(|error| Cut(why(&error)))?;
+    let status = response.status();
+    if !status.is_success() {
+        let says = format!("it answered {status}");
+        let passes = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
+        return Err(if passes { Cut(says) } else { Refused(says) });
     }
     let length = response.headers().get(header::CONTENT_LENGTH);
     let length = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     let length = length.filter(|length| *length <= RELEASE_BYTES_MAX);
-    let length = length.ok_or_else(|| format!("it does not say a length of at most {RELEASE_BYTES_MAX}"))?;
+    let length =
+        length.ok_or_else(|| Refused(format!("it does not say a length of at most {RELEASE_BYTES_MAX}")))?;
+    on_disk(node, Files::anew).await?;
     let (mut body, mut chunk, mut got) = (response.into_body(), BytesMut::new(), 0);
     while let Some(frame) = timeout(PAUSE, body.frame()).await.map_err(within)? {
-        let Ok(data) = frame.map_err(|error| why(&error))?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|error| Cut(why(&error)))?.into_data() else { continue };
         got += data.len() as u64;
         chunk.extend_from_slice(&data);
         if chunk.len() >= CHUNK_BYTES {
@@ -193,17 +226,22 @@ async fn fetch(node: &Node, gateway: &str) -> Result<(), String> {
     }
     append(node, chunk.freeze()).await?;
     if got != length {
-        return Err(format!("it sent {got} of {length} bytes"));
+        return Err(Cut(format!("it sent {got} of {length} bytes")));
     }
-    let files = node.upgrades.files.clone();
-    let kept = node.env.blocking("upgrade", move || files.whole()).await;
-    kept.unwrap_or_else(|| Err(torn())).map_err(|error| error.to_string())
+    on_disk(node, Files::whole).await
 }
 
-async fn append(node: &Node, chunk: Bytes) -> Result<(), String> {
+async fn append(node: &Node, chunk: Bytes) -> Result<(), Unfetched> {
+    on_disk(node, move |files| files.append(&chunk)).await
+}
+
+async fn on_disk(
+    node: &Node,
+    work: impl FnOnce(&Files) -> std::io::Result<()> + Send + 'static,
+) -> Result<(), Unfetched> {
     let files = node.upgrades.files.clone();
-    let written = node.env.blocking("upgrade", move || files.append(&chunk)).await;
-    written.unwrap_or_else(|| Err(torn())).map_err(|error| error.to_string())
+    let done = node.env.blocking("upgrade", move || work(&files)).await;
+    done.unwrap_or_else(|| Err(torn())).map_err(|error| Unfetched::Refused(error.to_string()))
 }
 
 /// Starts the program that replaces this daemon. It ends as soon as its work goes on without it.

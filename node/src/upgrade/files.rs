@@ -77,6 +77,11 @@ impl Files {
         self.write("tell.json", tell)
     }
 
+    /// Nothing of the release yet.
+    pub(super) fn anew(&self) -> io::Result<()> {
+        fs::File::create(self.part()).map(drop)
+    }
+
     /// More of the release.
     pub(super) fn append(&self, bytes: &[u8]) -> io::Result<()> {
         fs::OpenOptions::new().create(true).append(true).open(self.part())?.write_all(bytes)

@@ -36,6 +36,7 @@ pub(crate) struct Ground {
     pub(crate) machine: Machine,
     pub(crate) gateways: Vec<String>,
     pub(crate) check_in: Duration,
+    pub(crate) upgrader: Option<Utf8PathBuf>,
 }
 
 /// One life of a daemon.
@@ -84,6 +85,7 @@ impl Ground {
             machine: Machine::default(),
             gateways: Vec::new(),
             check_in: Duration::from_secs(5),
+            upgrader: None,
         }
     }
 
@@ -112,7 +114,7 @@ impl Ground {
             limits: Limits::default(),
             agent_timeout: Duration::from_secs(40),
             starts: drowse_node::starts::Limits::default(),
-            upgrader: None,
+            upgrader: self.upgrader.clone(),
             build: drowse_shared::api::nodes::Build::unreleased(),
         };
         let parts = Parts::over(Fake::new(&env, self.machine.clone()), Arc::new(Still::default()));

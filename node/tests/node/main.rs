@@ -23,3 +23,5 @@ mod reconcile;
 mod scale;
 /// Standing, roster, configuration.
 mod standing;
+/// Taking another build.
+mod upgrade;
