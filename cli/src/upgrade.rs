@@ -75,7 +75,10 @@ pub(crate) async fn run(command: Command, context: &Context) -> Outcome<Exit> {
         return show(&ask(context, "stopUpgrade").await?, context);
     }
     if let Some(node_id) = args.retry {
-        context.client.answer("retryUpgrade", &OneNode { node_id }, Duration::ZERO).await?;
+        let answer = context.client.answer("retryUpgrade", &OneNode { node_id }, Duration::ZERO).await?;
+        // Whether nodes are told is another question: one that was stopped stays so.
+        let FleetUpgrade { rolling, .. } = answer.read()?;
+        return if rolling { watch(answer, context).await } else { show(&answer, context) };
     }
     if let Some(release) = args.from {
         install(&release, context.json).await?;
@@ -93,11 +96,14 @@ fn show(answer: &Answer, context: &Context) -> Outcome<Exit> {
         output::json(&answer.body)?;
         return Ok(Exit::OK);
     }
-    let FleetUpgrade { build, rolling, nodes, .. } = answer.read()?;
+    let FleetUpgrade { build, rolling, nodes, trouble, .. } = answer.read()?;
     output::bytes(table(&nodes).text().as_bytes())?;
     let what =
         if rolling { "nodes that are behind are told, one at a time" } else { "no node is told anything" };
     output::line(&format!("the gateway runs {build}; {what}"))?;
+    if let Some(trouble) = trouble {
+        output::line(&format!("the next one cannot be told: {trouble}"))?;
+    }
     Ok(Exit::OK)
 }
 
@@ -105,7 +111,7 @@ fn table(nodes: &[NodeUpgrade]) -> Table {
     let mut table = Table::new(&["NODE", "UPGRADE", "RUNS", "WHY"]);
     for NodeUpgrade { id, build, state, reason, .. } in nodes {
         let tone = match state {
-            UpgradeState::Current | UpgradeState::Ahead => Tone::Green,
+            state if state.is_there() => Tone::Green,
             UpgradeState::Behind | UpgradeState::Upgrading => Tone::Blue,
             _ => Tone::Red,
         };
@@ -165,14 +171,14 @@ async fn watch(mut answer: Answer, context: &Context) -> Outcome<Exit> {
     let (began, mut away) = (Instant::now(), None);
     let mut seen = BTreeMap::new();
     loop {
-        let FleetUpgrade { build, rolling, nodes, .. } = answer.read()?;
+        let FleetUpgrade { build, rolling, nodes, trouble, .. } = answer.read()?;
         for node in &nodes {
             let state = (node.state, node.reason.clone());
             if seen.insert(node.id.clone(), state.clone()).as_ref() != Some(&state) && !context.json {
                 output::line(&said(node))?;
             }
         }
-        if let Some(end) = end(&nodes, rolling, began.elapsed()) {
+        if let Some(end) = end(&nodes, rolling, trouble, began.elapsed()) {
             if context.json {
                 output::json(&answer.body)?;
             }
@@ -188,6 +194,8 @@ async fn watch(mut answer: Answer, context: &Context) -> Outcome<Exit> {
                         "Its journal says more: journalctl -u drowse-upgrade, there. Then: drowse fleet upgrade --retry {node}\n\
                          or, if it is gone for good: drowse node rm {node}"
                     ))),
+                End::Untold(why) => Err(Failure::new(format!("the next node cannot be told: {why}"))
+                    .hint("The gateway goes on by itself once it can; `drowse fleet upgrade` looks on.")),
                 End::Left(left) => Err(Failure::new(format!(
                     "{} not brought to {build}: {}",
                     if left.len() == 1 { "1 node was".to_owned() } else { format!("{} nodes were", left.len()) },
@@ -233,13 +241,18 @@ enum End {
     Done,
     /// One waits for a person, and the others for it.
     Stuck(NodeId),
+    /// The gateway cannot tell the next one.
+    Untold(String),
     /// These cannot be told, or not now.
     Left(Vec<String>),
 }
 
-fn end(nodes: &[NodeUpgrade], rolling: bool, since: Duration) -> Option<End> {
+fn end(nodes: &[NodeUpgrade], rolling: bool, trouble: Option<String>, since: Duration) -> Option<End> {
     if let Some(stuck) = nodes.iter().find(|node| node.state == UpgradeState::Stuck) {
         return Some(End::Stuck(stuck.id.clone()));
+    }
+    if let Some(trouble) = trouble {
+        return Some(End::Untold(trouble));
     }
     let moves = |node: &NodeUpgrade| match node.state {
         UpgradeState::Upgrading => true,
@@ -250,9 +263,8 @@ fn end(nodes: &[NodeUpgrade], rolling: bool, since: Duration) -> Option<End> {
     if nodes.iter().any(moves) {
         return None;
     }
-    let there = |node: &&NodeUpgrade| matches!(node.state, UpgradeState::Current | UpgradeState::Ahead);
     let left: Vec<String> =
-        nodes.iter().filter(|node| !there(node)).map(|node| node.id.to_string()).collect();
+        nodes.iter().filter(|node| !node.state.is_there()).map(|node| node.id.to_string()).collect();
     Some(if left.is_empty() { End::Done } else { End::Left(left) })
 }
 
@@ -296,7 +308,10 @@ mod tests {
         ] {
             let nodes: Vec<_> =
                 ["a", "b"].into_iter().zip(states).map(|(id, state)| node(id, *state)).collect();
-            assert_eq!(end(&nodes, rolling, Duration::from_secs(seconds)), expected, "{states:?}");
+            assert_eq!(end(&nodes, rolling, None, Duration::from_secs(seconds)), expected, "{states:?}");
         }
+        let behind = [node("a", Behind)];
+        let full = || Some("its disk is full".to_owned());
+        assert_eq!(end(&behind, true, full(), Duration::ZERO), full().map(End::Untold));
     }
 }

@@ -39,6 +39,15 @@ pub(crate) struct Facts<'a> {
 }
 
 impl Facts<'_> {
+    /// Whether what it was told has come to nothing, and its installer is not at work any more. One that is merely late may
+    /// be.
+    pub(crate) fn has_ended(&self) -> bool {
+        let last = self.says.and_then(|says| says.last.as_ref());
+        self.told.zip(last).is_some_and(|(told, last)| {
+            last.tell.at == told.at && matches!(last.state, Progress::Failed | Progress::RolledBack)
+        })
+    }
+
     /// Whether it has moved on since it was told: nothing is left to wait for.
     pub(crate) fn has_moved(&self) -> bool {
         self.told.is_some_and(|told| self.build.is_some_and(|build| *build != told.ran))

@@ -25,11 +25,17 @@ impl Fleet {
         let fleet = self.clone();
         let task = async move {
             let _order = fleet.order.lock().await;
-            // One that moved on may be behind again, and the first.
+            // One that moved on may be behind again, and the first; or the last that was waited for.
             for _ in 0..2 {
                 let (next, tell) = fleet.state().stepped(&ledger, fleet.env.clock.wall())?;
-                fleet.keep(&next).await.ok()?;
-                fleet.state().install(next);
+                let kept = fleet.keep(&next).await;
+                let mut state = fleet.state();
+                state.set_untold(kept.as_ref().err().map(|error| error.message.clone()));
+                if kept.is_err() {
+                    return None;
+                }
+                state.install(next);
+                drop(state);
                 if let Some(tell) = tell {
                     tracing::info!(%ledger, build = %tell.build, "a node is told to take another build");
                     return Some(tell);
@@ -70,7 +76,9 @@ impl Fleet {
             let next = change(&fleet.state(), &fleet)?;
             if let Some(next) = next {
                 fleet.keep(&next).await?;
-                fleet.state().install(next);
+                let mut state = fleet.state();
+                state.install(next);
+                state.set_untold(None);
             }
             fleet.upgrade()
         };

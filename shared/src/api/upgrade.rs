@@ -87,12 +87,15 @@ pub struct Everybody {}
 pub struct FleetUpgrade {
     /// The gateway's build, which nodes are rolled to.
     pub build: Build,
-    /// Whether nodes that are behind are told, one at a time.
+    /// Whether nodes that are behind are told, one at a time. Over when all of them are there.
     pub rolling: bool,
     /// Since when.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(test, schemars(with = "Option<Moment>"))]
     pub started_at: Option<Timestamp>,
+    /// Why a node whose turn has come is not told; absent when nothing is in the way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
     /// Every node of the fleet, in order of id, which is the order of the roll.
     pub nodes: Vec<NodeUpgrade>,
 }
@@ -142,6 +145,11 @@ pub enum UpgradeState {
 }
 
 impl UpgradeState {
+    /// Whether it needs no upgrade to be at the gateway's build or beyond.
+    pub const fn is_there(self) -> bool {
+        matches!(self, Self::Current | Self::Ahead)
+    }
+
     /// As it stands on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -75,7 +75,10 @@ impl Next {
     pub(super) fn take_over(&mut self, roster: Members) {
         self.changes = Some(Changes::Whole);
         self.version = None;
-        Arc::make_mut(&mut self.kept).roster = Some(roster);
+        let kept = Arc::make_mut(&mut self.kept);
+        // What a node was told that is no member any more is over, as with one that is removed here.
+        kept.roll.told.retain(|ledger, _| roster.get(ledger).is_some());
+        kept.roster = Some(roster);
     }
 
     /// A node joins, moves or is renamed.

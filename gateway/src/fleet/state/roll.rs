@@ -1,6 +1,6 @@
 //! The roll to the gateway's build: what is kept of it, and what follows from that and from what nodes say.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use drowse_shared::{
     api::{
@@ -14,9 +14,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::{Next, State};
+use super::{INTERVAL, Next, State};
 use crate::{
-    fleet::roster::Member,
+    fleet::{judge::Age, roster::Member},
     upgrade::{self, Facts, Told, Verdict},
 };
 
@@ -45,17 +45,25 @@ enum Step {
     Moved,
     /// Its turn has come.
     Told,
+    /// Everybody is there. Who falls behind after this does so by a person's hand, and is left alone.
+    Over,
 }
 
 impl State {
     fn facts<'a>(&'a self, roll: &'a Roll, ledger: &LedgerId, now: Instant) -> Facts<'a> {
         let heard = self.heard.get(ledger);
-        Facts {
+        let mut facts = Facts {
             build: heard.map(|heard| &heard.said.build),
             live: heard.is_some_and(|heard| heard.age(now).is_live()),
             told: roll.told.get(ledger),
             says: heard.and_then(|heard| heard.said.upgrade.as_ref()),
+        };
+        // A build that failed does not hold up the one that mends it, once a person has asked for that.
+        let mended = self.goal().is_some() && facts.told.is_some_and(|told| told.takes != self.build);
+        if mended && facts.has_ended() {
+            facts.told = None;
         }
+        facts
     }
 
     fn judged<'a>(&'a self, roll: &'a Roll, node: &Member, wall: Timestamp) -> Verdict<'a> {
@@ -79,19 +87,38 @@ impl State {
         let roll = &self.kept.roll;
         let facts = self.facts(roll, ledger, Instant::now());
         let state = upgrade::judge(&self.build, facts, wall).state;
-        let arrived = matches!(state, UpgradeState::Current | UpgradeState::Ahead);
+        let arrived = state.is_there();
         // While its installer is at work the new build may still give way, however late it is.
         let open = matches!(state, UpgradeState::Upgrading | UpgradeState::Stuck);
         if facts.told.is_some() && !open && (arrived || facts.has_moved()) {
             return Some(Step::Moved);
         }
         self.goal()?;
-        // Asked of a node that is behind only: a check-in of any other one does not walk the fleet.
+        if arrived {
+            return self.is_over(wall).then_some(Step::Over);
+        }
+        // Asked of a node that is behind only: a check-in of any other one does not sort the fleet.
         let due = state == UpgradeState::Behind
+            && !self.is_settling()
             && upgrade::turn(
                 self.line(roll, wall).into_iter().map(|(node, judged)| (node.ledger, judged.state)),
             ) == Some(node.ledger);
         due.then_some(Step::Told)
+    }
+
+    fn is_over(&self, wall: Timestamp) -> bool {
+        let roll = &self.kept.roll;
+        self.members().all(|node| self.judged(roll, node, wall).state.is_there())
+    }
+
+    /// Whether this gateway has just started and one it has not heard may yet turn out to be next in line.
+    fn is_settling(&self) -> bool {
+        let since = self.started.elapsed();
+        self.members().any(|node| {
+            let said = self.kept.said.get(&node.ledger);
+            let interval = said.map_or(INTERVAL, |said| Duration::from_millis(said.interval_ms));
+            !self.has_heard(&node.ledger) && Age { since, interval }.is_live()
+        })
     }
 
     /// Whether a node that has just checked in has something to be told, or has done what it was told.
@@ -111,6 +138,10 @@ impl State {
                 next.change_roll().told.remove(ledger);
                 Some((next, None))
             }
+            Step::Over => {
+                next.change_roll().goal = None;
+                Some((next, None))
+            }
             Step::Told => {
                 let ran = self.heard.get(ledger)?.said.build.clone();
                 let told = Told { at: wall, ran, takes: self.build.clone() };
@@ -127,6 +158,9 @@ impl State {
             return Err(no_release());
         }
         if self.goal().is_some() {
+            return Ok(None);
+        }
+        if self.is_over(wall) {
             return Ok(None);
         }
         let mut next = self.next();
@@ -192,8 +226,14 @@ impl State {
             build: self.build.clone(),
             rolling: goal.is_some(),
             started_at: goal.map(|goal| goal.started_at),
+            trouble: self.untold.clone(),
             nodes: nodes.collect(),
         })
+    }
+
+    /// Why nobody was told although a turn had come; none once somebody was.
+    pub(in crate::fleet) fn set_untold(&mut self, why: Option<String>) {
+        self.untold = why;
     }
 }
 

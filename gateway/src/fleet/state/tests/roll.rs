@@ -81,6 +81,9 @@ impl Rolling {
 
     fn fails(&mut self, n: u32) {
         let Some(tell) = self.told(n) else { return };
+        if tell.build != build(self.newest) {
+            self.at_it = self.at_it.filter(|other| *other != n);
+        }
         let last = LastUpgrade { tell, state: Progress::RolledBack, error: None };
         self.nodes.get_mut(&n).expect("it is there").1.last = Some(last);
     }
@@ -97,15 +100,21 @@ impl Rolling {
         Ok(())
     }
 
-    /// A newer build is installed on the gateway's machine.
+    /// A newer build is installed on the gateway's machine, and a person wants it everywhere. Whoever failed to take the
+    /// one before holds up nobody any more.
     fn push(&mut self) {
         self.newest += 1;
         self.restart();
+        self.at_it = self.at_it.filter(|n| self.told(*n).is_some());
         self.begin();
     }
 
     fn restart(&mut self) {
         self.state = State::new((*self.state.kept).clone(), build(self.newest));
+    }
+
+    fn rolls(&self) -> bool {
+        self.state.upgrade(self.wall()).expect("a fleet").rolling
     }
 
     fn remove(&mut self, n: u32) {
@@ -146,9 +155,96 @@ async fn nodes_are_told_one_after_another_in_their_order() {
     fleet.arrives(2);
     assert!(!fleet.check_in(2) && fleet.check_in(3));
     fleet.arrives(3);
-    assert!(!fleet.check_in(3));
+    assert!(fleet.rolls() && !fleet.check_in(3));
     assert_eq!((fleet.states(), fleet.tells), (vec![Current; 3], 3));
     assert!(fleet.state.kept.roll.told.is_empty());
+    // It is over: who goes back does so by a person's hand, and is left alone until a person says otherwise.
+    assert!(!fleet.rolls());
+    fleet.nodes.get_mut(&2).expect("it is there").0 = build(1);
+    assert!((1..=3).all(|n| !fleet.check_in(n)));
+    assert_eq!(fleet.states(), [Current, Behind, Current]);
+    fleet.begin();
+    assert!(fleet.check_in(2));
+    // A roll of a fleet that is there already is none.
+    fleet.arrives(2);
+    fleet.check_in(2);
+    fleet.begin();
+    assert!(!fleet.rolls());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_has_just_started_knows_whose_turn_it_is_before_it_tells() {
+    let mut fleet = Rolling::of(3);
+    fleet.begin();
+    fleet.restart();
+    assert!(!fleet.check_in(3) && !fleet.check_in(2), "the first was not heard yet");
+    assert!(fleet.check_in(1));
+    fleet.arrives(1);
+    assert!(!fleet.check_in(1));
+    fleet.restart();
+    assert!(!fleet.check_in(3), "the second was not heard yet");
+    // It is down, and nobody waits for it any longer than for one that was heard.
+    fleet.pass(Duration::from_secs(11)).await;
+    fleet.check_in(1);
+    assert!(fleet.check_in(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_build_that_failed_does_not_hold_up_the_one_that_mends_it() {
+    use UpgradeState::{Behind, Stuck, Upgrading};
+    let mut fleet = Rolling::of(3);
+    fleet.begin();
+    assert!(fleet.check_in(1));
+    fleet.fails(1);
+    for n in 1..=3 {
+        fleet.check_in(n);
+    }
+    assert_eq!(fleet.states(), [Stuck, Behind, Behind]);
+    fleet.newest += 1;
+    fleet.restart();
+    assert!([1, 2, 3, 1].into_iter().all(|n| !fleet.check_in(n)), "no person has asked for the other build");
+    assert_eq!(fleet.states(), [Stuck, Behind, Behind]);
+    fleet.begin();
+    fleet.at_it = None;
+    assert!(!fleet.check_in(2) && fleet.check_in(1), "in its own place");
+    // One that is late may be at work yet, whatever build came after.
+    fleet.pass(PATIENCE).await;
+    fleet.push();
+    for n in [1, 2, 3, 2] {
+        assert!(!fleet.check_in(n));
+    }
+    assert_eq!(fleet.states(), [Stuck, Behind, Behind]);
+    fleet.arrives(1);
+    assert!(fleet.check_in(1));
+    assert_eq!(fleet.states(), [Upgrading, Behind, Behind]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_told_is_over_where_another_gateway_has_removed_the_node() {
+    let mut fleet = Rolling::of(3);
+    fleet.begin();
+    assert!(fleet.check_in(1));
+    let mut theirs = fleet.state.kept.roster.clone().expect("a roster");
+    theirs.remove(theirs.version + 1, says(1).ledger_id);
+    let mut next = fleet.state.next();
+    next.take_over(theirs);
+    fleet.state.install(next);
+    fleet.nodes.remove(&1);
+    fleet.at_it = None;
+    assert!(fleet.state.kept.roll.told.is_empty());
+    assert!(fleet.check_in(2), "nobody waits for it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn why_nobody_could_be_told_is_shown_until_somebody_is() {
+    let mut fleet = Rolling::of(2);
+    fleet.begin();
+    let trouble = |fleet: &Rolling| fleet.state.upgrade(fleet.wall()).expect("a fleet").trouble;
+    assert_eq!(trouble(&fleet), None);
+    fleet.state.set_untold(Some("the disk is full".to_owned()));
+    assert_eq!(trouble(&fleet).as_deref(), Some("the disk is full"));
+    fleet.state.set_untold(None);
+    assert_eq!(trouble(&fleet), None);
 }
 
 #[tokio::test(start_paused = true)]
