@@ -15,7 +15,7 @@ use tokio::time::Duration;
 
 use crate::{
     args::Context,
-    failure::{Exit, Failure, Outcome},
+    failure::{Exit, Outcome},
     output::{
         self,
         table::{Table, Tone},
@@ -125,11 +125,10 @@ async fn unbind(domain: Domain, context: &Context) -> Outcome<Exit> {
         return Ok(Exit::OK);
     }
     let DomainUnbound { unbound } = answer.read()?;
-    if !unbound {
-        return Err(
-            Failure::new(format!("{domain} leads to no space")).hint("`drowse domain ls` lists them.")
-        );
+    if unbound {
+        output::line(&format!("{domain}  unbound"))?;
+    } else {
+        eprintln!("note: {domain} leads to no space; `drowse domain ls` lists those that do");
     }
-    output::line(&format!("{domain}  unbound"))?;
     Ok(Exit::OK)
 }

@@ -145,12 +145,13 @@ async fn remove(node_id: NodeId, yes: bool, context: &Context) -> Outcome<Exit> 
         return Ok(Exit::OK);
     }
     let NodeRemoved { removed } = answer.read()?;
-    if !removed {
-        return Err(Failure::new(format!("no node {node_id}")).hint("`drowse node ls` lists them."));
+    if removed {
+        output::line(&format!(
+            "{node_id}  removed; if it comes back its spaces stay frozen until `drowse node readmit {node_id}`"
+        ))?;
+    } else {
+        eprintln!("note: there is no node {node_id}; `drowse node ls` lists those that there are");
     }
-    output::line(&format!(
-        "{node_id}  removed; if it comes back its spaces stay frozen until `drowse node readmit {node_id}`"
-    ))?;
     Ok(Exit::OK)
 }
 
