@@ -20,6 +20,7 @@ use crate::{
 };
 
 const CHECK: &str = "a space";
+const MORE: &str = "journalctl -u drowse-node says more; docs/ERRORS.md has every code";
 
 /// Longest wait for the space.
 const WAIT: Duration = Duration::from_secs(60);
@@ -41,21 +42,17 @@ pub(super) async fn boot(env: &Env, state: Option<&camino::Utf8Path>) -> Finding
     let lived = live(&client, &name).await;
     // Whatever happened to it, it goes.
     let gone = client.call::<Destroyed>("destroySpace", &json!({ "name": name })).await;
+    let left = format!("drowse space rm {name}, once the node answers");
     match (lived, gone) {
         (Ok(told), Ok(_)) => Finding::good(CHECK, told),
-        (Err(failure), _) => failed(&failure),
-        (Ok(_), Err(failure)) => {
-            Finding::bad(CHECK, failure.sentence(), format!("drowse space rm {name}, once the node answers"))
-        }
+        (Err(failure), Ok(_)) => failed(&failure),
+        (Ok(_), Err(failure)) => Finding::bad(CHECK, failure.sentence(), left),
+        (Err(failure), Err(_)) => Finding::bad(CHECK, failure.sentence(), format!("{MORE}. Then: {left}")),
     }
 }
 
 fn failed(failure: &Failure) -> Finding {
-    Finding::bad(
-        CHECK,
-        failure.sentence(),
-        "journalctl -u drowse-node says more; docs/ERRORS.md has every code",
-    )
+    Finding::bad(CHECK, failure.sentence(), MORE)
 }
 
 /// The node that was installed here, else the fleet that commands here talk to.

@@ -6,11 +6,15 @@ use std::{
 };
 
 use camino::{Utf8Path, Utf8PathBuf};
-use drowse_shared::{limits::open_files_max, seams::Env};
+use drowse_shared::{limits::open_files_max, seams::Env, units};
 use tokio::process::Command;
 
 /// Where install.sh keeps the settings of the daemons.
 const SETTINGS: &str = "/etc/drowse";
+/// Loads a table and is done: it stays active when somebody flushes that.
+const FIREWALL: &str = "drowse-firewall.service";
+/// Room under which a fleet places no space on a disk, as long as nobody set another.
+const DISK_FLOOR_BYTES: u64 = 10 << 30;
 /// Longest wait for a program's version, and for what a unit is.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Before this nobody ran this program: 2026-01-01.
@@ -41,6 +45,8 @@ pub(crate) struct Facts {
     pub(crate) templates: usize,
     /// That of the state directory.
     pub(crate) disk: Option<Disk>,
+    /// What must be free of it, at most.
+    pub(crate) disk_floor_bytes: u64,
     pub(crate) swap_bytes: u64,
     pub(crate) inotify_instances: Option<u64>,
     pub(crate) inotify_watches: Option<u64>,
@@ -105,6 +111,16 @@ pub(crate) struct Unit {
     pub(crate) words: String,
 }
 
+impl Unit {
+    /// As it is when what it made is not there any more.
+    fn without(self, missing: Option<String>) -> Self {
+        match missing {
+            Some(words) => Self { state: "undone".to_owned(), words, ..self },
+            None => self,
+        }
+    }
+}
+
 /// The settings of a daemon, as install.sh keeps them; none where it is not installed.
 pub(crate) fn settings(daemon: &str) -> Option<BTreeMap<String, String>> {
     let text = fs_err::read_to_string(format!("{SETTINGS}/{daemon}.env")).ok()?;
@@ -123,7 +139,8 @@ pub(crate) fn settings(daemon: &str) -> Option<BTreeMap<String, String>> {
 pub(crate) async fn gather(env: &Env, state: Option<Utf8PathBuf>) -> Facts {
     let exists = |daemon: &str| Utf8Path::new(SETTINGS).join(format!("{daemon}.env")).exists();
     let (gateway, node) = (exists("gateway"), exists("node"));
-    let domain = settings("gateway").is_some_and(|of_gateway| of_gateway.contains_key("DROWSE_DOMAIN"));
+    let of_gateway = settings("gateway").unwrap_or_default();
+    let domain = of_gateway.contains_key("DROWSE_DOMAIN");
     let of_node = settings("node").unwrap_or_default();
     let set = |key: &str, default: &str| of_node.get(key).cloned().unwrap_or_else(|| default.to_owned());
     let state = state.unwrap_or_else(|| set("DROWSE_STATE", "/var/lib/drowse/node").into());
@@ -135,14 +152,18 @@ pub(crate) async fn gather(env: &Env, state: Option<Utf8PathBuf>) -> Facts {
         ("drowse-gateway.socket", gateway),
         ("drowse-gateway.service", gateway),
         ("drowse-spaces.service", node),
-        ("drowse-firewall.service", node),
+        (FIREWALL, node),
         ("drowse-node.service", node),
         ("caddy.service", domain),
     ] {
         if !installed {
             continue;
         }
-        let (unit, pid) = unit(name).await;
+        let (mut unit, pid) = unit(name).await;
+        if name == FIREWALL && unit.state == "active" {
+            let listed = said("nft", &["list", "table", "inet", "drowse"]).await;
+            unit = unit.without(listed.err());
+        }
         if let Some(limit) = pid.filter(|_| name != "caddy.service").and_then(limit_of) {
             open_files = open_files.min(limit);
         }
@@ -164,6 +185,10 @@ pub(crate) async fn gather(env: &Env, state: Option<Utf8PathBuf>) -> Facts {
         templates: fs_err::read_dir(&templates)
             .map_or(0, |all| all.flatten().filter(|entry| is_template(&entry.path())).count()),
         disk: disk(&state),
+        disk_floor_bytes: of_gateway
+            .get("DROWSE_DISK_FLOOR")
+            .and_then(|floor| units::bytes(floor).ok())
+            .unwrap_or(DISK_FLOOR_BYTES),
         swap_bytes: read("/proc/meminfo").as_deref().map_or(0, swap),
         inotify_instances: number("/proc/sys/fs/inotify/max_user_instances"),
         inotify_watches: number("/proc/sys/fs/inotify/max_user_watches"),

@@ -15,8 +15,8 @@ const INOTIFY_WATCHES: (u64, u64) = (8192, 1 << 20);
 const OPEN_FILES: (u64, u64) = (1024, 20_000);
 /// Processes of the whole machine.
 const PIDS: (u64, u64) = (4096, 1 << 20);
-/// What must be free on the disk of the spaces, in percent of it and of its files.
-const DISK_PERCENT_MIN: u64 = 5;
+/// Which part of a small disk must be free, as the gateway has it, and which part of the files of any.
+const DISK_PART: u64 = 20;
 
 /// How it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -185,7 +185,7 @@ fn disk(facts: &Facts) -> Finding {
         );
     };
     let percent = |part: u64, whole: u64| part.saturating_mul(100).checked_div(whole).unwrap_or(100);
-    let free = percent(disk.available_bytes, disk.total_bytes);
+    let floor_bytes = facts.disk_floor_bytes.min(disk.total_bytes / DISK_PART);
     let files = percent(disk.files_available, disk.files_total);
     let found = format!(
         "{} of {} free, {}, {}",
@@ -205,7 +205,7 @@ fn disk(facts: &Facts) -> Finding {
         let fix = "put DROWSE_STATE and the templates on ext4, XFS or btrfs: owners are mapped there";
         return Finding::bad("disk", found, fix);
     }
-    if free < DISK_PERCENT_MIN || files < DISK_PERCENT_MIN {
+    if disk.available_bytes < floor_bytes || disk.files_available < disk.files_total / DISK_PART {
         let found = format!("{found}, {files} % of its files free");
         return Finding::bad("disk", found, "destroy spaces that are not needed, or give it more room");
     }

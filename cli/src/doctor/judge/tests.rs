@@ -31,6 +31,7 @@ fn sound() -> Facts {
             files_available: 900,
             read_only: false,
         }),
+        disk_floor_bytes: 10 * GIB,
         swap_bytes: 8 * GIB,
         inotify_instances: Some(8192),
         inotify_watches: Some(1 << 20),
@@ -109,6 +110,23 @@ fn each_thing_that_is_broken_is_named_alone_and_with_what_mends_it() {
         assert_eq!(wrong.len(), 1, "case {number}: {wrong:#?}");
         assert_eq!((wrong[0].check.as_str(), wrong[0].verdict), (*check, *verdict), "case {number}");
         assert_eq!(wrong[0].fix.is_some(), *verdict != Skipped, "case {number}: {wrong:?}");
+    }
+}
+
+#[test]
+fn a_large_disk_needs_no_more_room_than_the_fleet_asks_for() {
+    for (total, available, floor, expected) in [
+        (100, 6, 10, Verdict::Good),
+        (100, 4, 10, Verdict::Bad),
+        (1000, 11, 10, Verdict::Good),
+        (1000, 9, 10, Verdict::Bad),
+        (1000, 11, 20, Verdict::Bad),
+    ] {
+        let mut facts = sound();
+        facts.disk_floor_bytes = floor * GIB;
+        let of = facts.disk.as_mut().expect("a disk");
+        (of.total_bytes, of.available_bytes) = (total * GIB, available * GIB);
+        assert_eq!(disk(&facts).verdict, expected, "{available} of {total} GiB, at least {floor}");
     }
 }
 
