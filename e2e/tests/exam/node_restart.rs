@@ -4,7 +4,11 @@ use drowse_e2e::{
     wait::{eventually, seconds, timed},
 };
 use drowse_shared::api::{Code, spaces::SpaceAnswer};
+use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::streams::Terminal;
 
 /// How many requests a gateway has at its nodes.
 async fn forwards(door: &Door) -> usize {
@@ -46,6 +50,30 @@ async fn whoever_asks_while_a_node_is_restarted_waits_for_it() {
     let (reply, took) = timed(door.call::<SpaceAnswer>("getSpace", json!({ "name": "on-n1" }))).await;
     reply.refused(&Code::NodeUnreachable);
     assert!(took < seconds(15), "two intervals of five seconds at most: {took:?}");
+    fleet.revive("n1").await;
+    fleet.end().await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_told_to_stop_lets_terminals_go_and_finishes_what_it_was_asked() {
+    let mut fleet = Fleet::real(1).start().await;
+    fleet.acquire("a").await;
+    let terminal = Terminal::open(&fleet, "space=a").await.expect("a terminal");
+    let door = fleet.door.clone();
+    let work = json!({ "name": "a", "command": "touch begun; sleep 4; echo whole" });
+    let work = tokio::spawn(async move { door.call::<Value>("execCommand", work).await });
+    eventually("it has begun", seconds(10), || async {
+        (fleet.exec("a", "test ! -e begun || echo yes").await.trim() == "yes").then_some(())
+    })
+    .await;
+    fleet.node_mut("n1").daemon.signal(Signal::TERM);
+    let code = timeout(seconds(3), terminal.close_code()).await.expect("whoever sits there is told at once");
+    assert_eq!(code, 1012);
+    assert!(!work.is_finished());
+    // Many times as long as a silent node counts as live.
+    assert!(fleet.two_intervals() * 5 < seconds(4));
+    assert_eq!(work.await.expect("it ran").ok()["stdout"], "whole\n");
+    fleet.node_mut("n1").daemon.exit(seconds(15)).await;
     fleet.revive("n1").await;
     fleet.end().await;
 }

@@ -143,6 +143,16 @@ impl Terminal {
         }
     }
 
+    /// The code it is closed with, whatever it shows before.
+    pub(super) async fn close_code(mut self) -> u16 {
+        loop {
+            match self.socket.next().await.expect("a close").expect("whole") {
+                Message::Close(close) => return close.expect("a code").code.into(),
+                _ => {}
+            }
+        }
+    }
+
     /// Waits until the connection breaks. An end in order is none.
     pub(super) async fn cut(mut self) {
         loop {
