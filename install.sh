@@ -434,6 +434,15 @@ stage() {
   stamp=$version-$(cd "$staged" && find . -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum | cut -c1-12)
 }
 
+# A person may want an older build back. Nobody should get one without being told.
+warn_of_older() {
+  local its theirs
+  its=$(committed "$staged") theirs=$(committed "$lib/current")
+  [ -z "$its" ] || [ -z "$theirs" ] || [[ ! $its < $theirs ]] ||
+    echo "warning: this build is of $its, and the one that runs is of $theirs; it goes back." >&2
+}
+committed() { sed -n 's/.*"committedAt":"\([^"]*\)".*/\1/p' "$1/release.json" 2>/dev/null || true; }
+
 # A ledger of a newer version would be refused by its daemon when the old one is gone already: ask now.
 judge_schema() {
   local daemon=$1 file=$2 known has
@@ -525,13 +534,21 @@ END
   fi
   put "$etc/endpoint" 600 <<<"${gateway%%,*}" || true
   # The node of the gateway's machine goes where the gateway went; any other gateway was written there by a person.
-  if [ "$role" = gateway ] && [ -n "$moved_from" ] && [ "$(setting "$etc/node.env" DROWSE_GATEWAY)" = "http://$moved_from" ]; then
+  if [ "$role" = gateway ] && [ -n "$moved_from" ] && is_where_it_was "$(setting "$etc/node.env" DROWSE_GATEWAY)"; then
     local was now
-    was=$(host_of "$moved_from") now=$(host_of "$near")
+    was=$(host_of "$(setting "$etc/node.env" DROWSE_GATEWAY)") now=$(host_of "$near")
     put "$etc/node.env" 600 < <(sed -e "s|^DROWSE_GATEWAY=.*|DROWSE_GATEWAY=$gateway|" \
       -e "s|^\(DROWSE_NODE_LISTEN=\)${was//./\\.}:|\1$now:|; s|^\(DROWSE_NODE_ENDPOINT=http://\)${was//./\\.}:|\1$now:|" "$etc/node.env") || true
     node_listen=$(setting "$etc/node.env" DROWSE_NODE_LISTEN)
   fi
+}
+
+# Whether that is the gateway of this machine, as it was reached until now.
+is_where_it_was() {
+  [ "$1" != "http://$moved_from" ] || return 0
+  case $(host_of "$moved_from") in 0.0.0.0 | '[::]') ;; *) return 1 ;; esac
+  [ "$(port_of "$1")" = "$(port_of "$moved_from")" ] || return 1
+  is_loopback "$(host_of "$1")" || ip -o address show 2>/dev/null | grep -qwF "$(host_of "$1" | tr -d '[]')"
 }
 
 # What spaces need of the machine: now, and after every boot.
@@ -567,7 +584,8 @@ swap_file() {
     systemctl -q stop drowse-swap.service 2>/dev/null || true
     is_swap "$file" && fail "$file cannot be taken out of use: what is in it does not fit into memory"
     rm -f "$file"
-    (umask 077 && fallocate -l "$size" "$file.part") || { rm -f "$file.part"; fail "there is no room for a swap file of $swap in $data"; }
+    # Not copied on write, where a file system would: nothing can be swapped to such a file.
+    (umask 077 && : >"$file.part" && { chattr +C "$file.part" 2>/dev/null || true; } && fallocate -l "$size" "$file.part") || { rm -f "$file.part"; fail "there is no room for a swap file of $swap in $data"; }
     mkswap "$file.part" >/dev/null
     mv -f "$file.part" "$file"
     changed=0
@@ -645,6 +663,13 @@ units() {
     fi
   fi
   [ -z "$changed" ] || systemctl daemon-reload
+}
+
+# What is not writable, or full, is found before anything is stopped: half of the units of a release are none.
+rehearse() {
+  local where=/etc/systemd/system/.drowse-rehearsal
+  mkdir -p "$where" && cp -r "$staged/deploy/systemd/." "$where/" && rm -rf "$where" ||
+    { rm -rf "$where" 2>/dev/null || true; fail "/etc/systemd/system cannot be written; nothing was stopped${running:+, and drowse ${running%-*} runs on}."; }
 }
 
 caddy() {
@@ -857,8 +882,19 @@ leave() {
   local code=$?
   # Whatever ended it: what this run stopped is not left stopped.
   if [ -z "$finished" ] && [ -n "$stopped" ]; then systemctl --no-block start "${role_enabled[@]}" 2>/dev/null || true; fi
-  case $staged in */.staged-*) rm -rf "$staged"; rmdir "$lib" 2>/dev/null || true ;; esac
+  case $staged in
+    */.staged-*) rm -rf "$staged"; rmdir "$lib" 2>/dev/null || true ;;
+    # It takes room that may be what was missing.
+    "$lib"/*) [ -n "$finished" ] || is_kept "$stamp" || rm -rf "$staged" ;;
+  esac
   if [ -n "$finished" ]; then status succeeded; else status "${outcome:-failed}" "${failed:-it ended with $code}"; fi
+}
+
+# Whether a release is what runs, or a way back.
+is_kept() {
+  local name
+  for name in current previous trying; do [ "$(readlink "$lib/$name" 2>/dev/null)" != "$1" ] || return 0; done
+  return 1
 }
 
 # Whether every daemon of this machine is up, from this release.
@@ -908,6 +944,7 @@ services() {
   local full="cannot be backed up; nothing was stopped${running:+, and drowse ${running%-*} runs on}. Is $data full?"
   [ "$role" = node ] || backup gateway "$data/gateway/gateway.db" || fail "$data/gateway/gateway.db $full"
   backup node "$data/node/ledger.db" || fail "$data/node/ledger.db $full"
+  rehearse
   [ -z "$status_dir" ] || [ $SECONDS -lt 600 ] || fail "it took more than ten minutes until the release was here; nothing was stopped"
   # What is current after a power cut is whole.
   sync -f "$lib"
@@ -1042,6 +1079,7 @@ role() {
   stage "$from"
   judge_schema drowse-gateway "$data/gateway/gateway.db"
   judge_schema drowse-node "$data/node/ledger.db"
+  warn_of_older
 
   role_units=(drowse.slice drowse-spaces.service drowse-firewall.service drowse-node.service)
   role_enabled=(drowse-firewall.service drowse-node.service)

@@ -130,13 +130,21 @@ def what_is_changed_in_a_settings_file_is_put_to_work(fleet):
 
 def what_cannot_be_copied_is_a_reason_to_stop_nothing(fleet):
     node = fleet.nodes[0]
-    before = node.sh(PROCESSES + "readlink -f /usr/local/lib/drowse/current")
+    shown = PROCESSES + "readlink -f /usr/local/lib/drowse/current; ls -A /usr/local/lib/drowse"
+    before = node.sh(shown)
     node.sh("mv /var/lib/drowse/backups /var/lib/drowse/kept; mkdir /var/lib/drowse/backups; mount -t tmpfs -o size=4k none /var/lib/drowse/backups; echo full >/var/lib/drowse/backups/full")
     done = node.try_sh("cd /; bash /src/install.sh --from /rel/a")
     left = node.sh("ls /var/lib/drowse/backups; umount /var/lib/drowse/backups; rmdir /var/lib/drowse/backups; mv /var/lib/drowse/kept /var/lib/drowse/backups")
     if done.returncode != 1 or "nothing was stopped" not in done.stderr or left.split() != ["full"]:
         raise Failed(f"exit {done.returncode}\n{done.stdout}{done.stderr}left: {left}")
-    same(before, node.sh(PROCESSES + "readlink -f /usr/local/lib/drowse/current"), "what runs")
+    same(before, node.sh(shown), "what is there")
+    units = "/etc/systemd/system"
+    node.sh(f"mount --bind {units} {units}; mount -o remount,ro,bind {units}")
+    done = node.try_sh("cd /; bash /src/install.sh --from /rel/a")
+    node.sh(f"umount {units}")
+    if done.returncode != 1 or f"{units} cannot be written; nothing was stopped" not in done.stderr:
+        raise Failed(f"exit {done.returncode}\n{done.stdout}{done.stderr}")
+    same(before, node.sh(shown), "what is there")
 
 
 def a_run_that_is_ended_half_way_says_so_and_leaves_one_build(fleet):
@@ -250,6 +258,8 @@ def a_gateway_moves_and_gets_a_domain_by_its_settings(fleet):
     machine.name_the_template()
     # No domain, and another fleet. Whoever brings a token may have meant one that exists already.
     machine.sh(f"umask 077; echo {secrets.token_hex(32)} >/root/token")
+    # Nor by what was said of another token, and never done.
+    machine.sh(f"install -d -m 700 /etc/drowse; echo {secrets.token_hex(8)} >/etc/drowse/new-fleet")
     said = fleet.install(machine, environment="DROWSE_TOKEN_FILE=/root/token")
     done = machine.try_sh("cd /; rm /root/token; drowse space acquire here")
     if done.returncode == 0 or "--new-fleet" not in said:
@@ -260,6 +270,11 @@ def a_gateway_moves_and_gets_a_domain_by_its_settings(fleet):
     machine.sh(f"sed -i 's/^DROWSE_GATEWAY_LISTEN=.*/DROWSE_GATEWAY_LISTEN={address}:4688/' /etc/drowse/gateway.env")
     fleet.install(machine)
     machine.sh("cd /; drowse space exec here -- true && drowse space acquire more >/dev/null")
+    # Also from every address to one, and back.
+    for host, port in (("0.0.0.0", 4688), (address, 4689), ("0.0.0.0", 4688), (address, 4688)):
+        machine.sh(f"sed -i 's/^DROWSE_GATEWAY_LISTEN=.*/DROWSE_GATEWAY_LISTEN={host}:{port}/' /etc/drowse/gateway.env")
+        fleet.install(machine)
+        machine.sh(f"cd /; drowse space exec here -- true && grep -qx DROWSE_GATEWAY=http://{address}:{port} /etc/drowse/node.env")
     machine.sh("echo DROWSE_DOMAIN=other.test >>/etc/drowse/gateway.env; sed -i 's/^TLS=.*/TLS=internal/' /etc/drowse/host.env")
     fleet.install(machine)
     until("the domain is the gateway's", lambda: machine.sh(f"curl -s -o /dev/null -w '%{{http_code}}' 'http://{address}:4688/ask?domain=here.other.test'") == "200")

@@ -55,6 +55,9 @@ def after_a_power_cut_a_machine_serves_by_itself(fleet):
         failed = machine.sh("systemctl --failed --no-legend | grep -E 'drowse|caddy' || true")
         if failed.strip():
             raise Failed(f"{machine.name}: {failed}")
+        for daemon in ("drowse-node", "drowse-gateway") if machine is fleet.gateway else ("drowse-node",):
+            if "/var/lib/drowse" not in machine.sh(f"systemctl show -p RequiresMountsFor --value {daemon}"):
+                raise Failed(f"{machine.name}: {daemon} does not wait for the disk of its state")
         moment = lambda unit, what: int(machine.sh(f"systemctl show -p {what}TimestampMonotonic --value {unit}").strip() or 0)  # noqa: E731
         for first, then in ORDER:
             up, starts = moment(first, "ActiveEnter"), moment(then, "ExecMainStart")

@@ -37,7 +37,10 @@ def a_build_that_does_not_come_up_gives_way_to_the_one_before(fleet):
     fleet.all_live()
     fleet.execute(fleet.where["n1"][0], f"kill -0 {fleet.pid}")
     for number in range(4):
-        fleet.install(fleet.nodes[1], source="/rel/a" if number % 2 == 0 else "/rel/b")
+        older = number % 2 == 0
+        done = fleet.nodes[1].try_sh(f"cd /; bash /src/install.sh --from /rel/{'a' if older else 'b'}")
+        if done.returncode != 0 or ("it goes back" in done.stderr) != older:
+            raise Failed(f"exit {done.returncode}\n{done.stdout}{done.stderr}")
     kept = fleet.nodes[1].sh("ls /var/lib/drowse/backups/node-*").split()
     if len(kept) != 3:
         raise Failed(f"kept backups: {kept}")

@@ -148,6 +148,7 @@ BROKEN = [
     ("inotify watches", "sysctl -qw fs.inotify.max_user_watches=100", "sysctl -qp /etc/sysctl.d/60-drowse.conf"),
     ("user namespaces", "echo 0 >/run/none; mount --bind /run/none /proc/sys/user/max_user_namespaces", "umount /proc/sys/user/max_user_namespaces"),
     ("drowse-firewall.service", "systemctl stop drowse-firewall", "systemctl start drowse-firewall"),
+    ("drowse-firewall.service", "nft delete table inet drowse", "systemctl restart drowse-firewall"),
     ("drowse-node.service", "systemctl stop drowse-node", "systemctl start drowse-node"),
     ("caddy.service", "systemctl stop caddy", "systemctl start caddy"),
     ("caddy", "mv /usr/bin/caddy /usr/bin/caddy.gone", "mv /usr/bin/caddy.gone /usr/bin/caddy"),
