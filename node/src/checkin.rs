@@ -146,25 +146,32 @@ async fn once(
     pulse.about("telling a gateway", &gateway);
     let mut sent = Instant::now();
     let mut answer = send(node, client, gateway, &said, limit).await?;
-    // What this gateway has not seen is brought to it at once: what another one wants is another matter. It may want the
-    // configuration only when it has seen the roster.
-    for _ in 0..2 {
-        if !answer.want_roster && !answer.want_bundle {
-            break;
+    let (mut tell, mut brought) = (None, 0);
+    let outcome = loop {
+        let (roster, bundle, standing) = (answer.want_roster, answer.want_bundle, answer.standing);
+        // Said once: whatever comes of the rest.
+        tell = tell.or(answer.upgrade.take());
+        pulse.about("keeping the answer of a gateway", &gateway);
+        take(node, answer, sent).await;
+        // What this gateway has not seen is brought to it at once: what another one wants is another matter. It may want the
+        // configuration only when it has seen the roster.
+        if brought == 2 || !(roster || bundle) {
+            break Ok(standing);
         }
-        bring_roster(node, &mut said, answer.want_roster);
-        said.bundle_copy = node.fleet.bundle().filter(|_| answer.want_bundle);
+        brought += 1;
+        bring_roster(node, &mut said, roster);
+        said.bundle_copy = node.fleet.bundle().filter(|_| bundle);
+        pulse.about("bringing a gateway what it has not seen", &gateway);
         sent = Instant::now();
-        answer = send(node, client, gateway, &said, limit).await?;
-    }
-    let standing = answer.standing;
-    pulse.about("keeping the answer of a gateway", &gateway);
-    let upgrade = answer.upgrade.take();
-    take(node, answer, sent).await;
-    if let Some(tell) = upgrade {
+        answer = match send(node, client, gateway, &said, limit).await {
+            Ok(next) => next,
+            Err(why) => break Err(why),
+        };
+    };
+    if let Some(tell) = tell {
         upgrade::take(node, gateway, tell);
     }
-    Ok(standing)
+    outcome
 }
 
 async fn send(

@@ -20,7 +20,10 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use camino::Utf8PathBuf;
 use drowse_shared::{
-    api::upgrade::{LastUpgrade, PATH, Progress, SelfUpgrade, Tell},
+    api::{
+        nodes::Build,
+        upgrade::{BUILD_HEADER, LastUpgrade, PATH, Progress, SelfUpgrade, Tell},
+    },
     http::{client, why},
     seams::Env,
 };
@@ -119,8 +122,9 @@ impl Upgrades {
         // Before the status is read: whoever ends in between has written how.
         let at_work = self.busy.load(Ordering::Acquire) || self.files.is_locked();
         let (state, error) = match self.files.status() {
-            Some(Status { state, error }) if state != Progress::Running => (state, error),
+            // Whatever was written meanwhile: one that is at work has not failed yet.
             _ if at_work => (Progress::Running, None),
+            Some(Status { state, error }) if state != Progress::Running => (state, error),
             Some(_) => (Progress::Failed, Some("the installer was cut off".to_owned())),
             None => (Progress::Failed, Some("the daemon ended before it had the release".to_owned())),
         };
@@ -143,7 +147,9 @@ pub fn take(node: &Arc<Node>, gateway: &str, tell: Tell) {
             tracing::error!(error, "the upgrade did not come about");
             let files = upgrades.files.clone();
             let failed = Status { state: Progress::Failed, error: Some(error) };
-            let written = worker.env.blocking("upgrade", move || files.set_status(&failed)).await;
+            // An installer that is at work after all says for itself what comes of it.
+            let write = move || if files.is_locked() { Ok(()) } else { files.set_status(&failed) };
+            let written = worker.env.blocking("upgrade", write).await;
             if !matches!(written, Some(Ok(()))) {
                 tracing::error!("nor can it be written down");
             }
@@ -153,10 +159,10 @@ pub fn take(node: &Arc<Node>, gateway: &str, tell: Tell) {
 }
 
 async fn begin(node: &Node, gateway: &str, program: Utf8PathBuf, tell: Tell) -> Result<(), Error> {
-    let files = node.upgrades.files.clone();
+    let (files, build) = (node.upgrades.files.clone(), tell.build.clone());
     let begun = node.env.blocking("upgrade", move || files.begin(&tell)).await;
     begun.unwrap_or_else(|| Err(torn())).map_err(disk("making room for a release"))?;
-    let fetched = timeout(FETCH, fetch_patiently(node, gateway)).await;
+    let fetched = timeout(FETCH, fetch_patiently(node, gateway, &build)).await;
     fetched
         .unwrap_or_else(|_| Err(Unfetched::Cut(format!("it took longer than {FETCH:?}"))))
         .map_err(|why| Error::Fetch { gateway: gateway.to_owned(), why })?;
@@ -179,10 +185,10 @@ fn torn() -> std::io::Error {
 }
 
 /// Brings the release of a gateway. A connection that is cut, or a gateway that is restarted meanwhile, makes nobody stuck.
-async fn fetch_patiently(node: &Node, gateway: &str) -> Result<(), Unfetched> {
+async fn fetch_patiently(node: &Node, gateway: &str, build: &Build) -> Result<(), Unfetched> {
     let mut pauses = AGAIN_SECONDS.map(Duration::from_secs).into_iter();
     loop {
-        match (fetch(node, gateway).await, pauses.next()) {
+        match (fetch(node, gateway, build).await, pauses.next()) {
             (Err(Unfetched::Cut(error)), Some(pause)) => {
                 tracing::warn!(error, gateway, "the release was not fetched; trying again in {pause:?}");
                 tokio::time::sleep(pause).await;
@@ -193,7 +199,7 @@ async fn fetch_patiently(node: &Node, gateway: &str) -> Result<(), Unfetched> {
 }
 
 /// Brings it whole or not at all.
-async fn fetch(node: &Node, gateway: &str) -> Result<(), Unfetched> {
+async fn fetch(node: &Node, gateway: &str, build: &Build) -> Result<(), Unfetched> {
     use Unfetched::{Cut, Refused};
     let client = client::<Full<Bytes>>(&node.env, node.config.limits);
     let request = Request::get(format!("{gateway}{PATH}"))
@@ -208,6 +214,15 @@ async fn fetch(node: &Node, gateway: &str) -> Result<(), Unfetched> {
         let says = format!("it answered {status}");
         let passes = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
         return Err(if passes { Cut(says) } else { Refused(says) });
+    }
+    // A gateway of a version that does not say it is taken at its word.
+    let offered = response.headers().get(BUILD_HEADER);
+    if let Some(offered) = offered.and_then(|json| serde_json::from_slice::<Build>(json.as_bytes()).ok())
+        && offered != *build
+    {
+        return Err(Refused(format!(
+            "it hands out {offered} by now, and this node was told to take {build}"
+        )));
     }
     let length = response.headers().get(header::CONTENT_LENGTH);
     let length = length.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
@@ -265,7 +280,6 @@ async fn start(node: &Node, program: Utf8PathBuf) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use drowse_shared::api::nodes::Build;
 
     #[test]
     fn what_came_of_an_upgrade_is_read_from_what_it_left() {
@@ -291,7 +305,8 @@ mod tests {
         told(Progress::Running, "");
         let back = Status { state: Progress::RolledBack, error: Some("it did not serve".to_owned()) };
         upgrades.files.set_status(&back).expect("written");
-        told(Progress::RolledBack, "did not serve");
+        told(Progress::Running, "");
+        assert!(upgrades.files.begin(&tell).is_err(), "nothing is taken from under an installer");
         drop(lock);
         told(Progress::RolledBack, "did not serve");
         // Told again, what came of the first time is no more.

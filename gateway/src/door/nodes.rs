@@ -33,7 +33,8 @@ pub(super) async fn check_in(
     let said: CheckIn = parse(&bytes)?;
     let (ledger, fleet) = (said.ledger_id, &gateway.nodes.fleet);
     let mut answer = fleet.check_in(said).await?;
-    if answer.standing == Standing::Member {
+    // One that is to bring something comes again at once.
+    if answer.standing == Standing::Member && !answer.want_bundle {
         answer.upgrade = fleet.turn(ledger).await;
     }
     Ok(Json(answer))

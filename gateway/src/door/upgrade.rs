@@ -15,7 +15,7 @@ use drowse_shared::{
         Code, Error, JSON_BODY_BYTES_MAX,
         nodes::OneNode,
         parse,
-        upgrade::{Everybody, FleetUpgrade},
+        upgrade::{BUILD_HEADER, Everybody, FleetUpgrade},
     },
     seams::Env,
 };
@@ -96,6 +96,12 @@ pub(super) async fn release(State(gateway): State<Arc<Gateway>>) -> Result<Respo
     let mut response = Response::new(Body::from_stream(chunks));
     response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/gzip"));
+    // A build is JSON of ASCII but for what somebody may have put into its version.
+    if let Ok(build) = serde_json::to_vec(&gateway.build).map(|json| HeaderValue::from_bytes(&json))
+        && let Ok(build) = build
+    {
+        response.headers_mut().insert(BUILD_HEADER, build);
+    }
     Ok(response)
 }
 

@@ -68,6 +68,9 @@ impl Files {
     /// Room for a release, and a note of what was told. What came of an earlier one is gone.
     pub(super) fn begin(&self, tell: &Tell) -> io::Result<()> {
         fs::create_dir_all(&self.0)?;
+        if self.is_locked() {
+            return Err(io::Error::other("the installer of another build is at work"));
+        }
         for left in [self.0.join("status.json"), self.release(), self.part()] {
             match fs::remove_file(left) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -4,14 +4,16 @@ use std::{
 };
 
 use camino::Utf8PathBuf;
-use drowse_node::upgrade;
+use drowse_node::{checkin, upgrade};
 use drowse_shared::{
     api::{
         nodes::Build,
-        upgrade::{LastUpgrade, Progress, Tell},
+        upgrade::{BUILD_HEADER, LastUpgrade, PATH, Progress, Tell},
     },
+    http::{Limits, serve},
     seams::Env,
 };
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::harness::{Ground, Life, eventually};
@@ -68,14 +70,21 @@ async fn gateway(script: &'static [Does]) -> (String, Arc<Mutex<usize>>) {
     (endpoint, asked)
 }
 
-async fn told(script: &'static [Does]) -> (Ground, Life, Arc<Mutex<usize>>) {
-    let (endpoint, asked) = gateway(script).await;
+/// A node that could take another build.
+async fn able(gateways: Vec<String>) -> (Ground, Life) {
     let mut ground = Ground::new();
+    ground.gateways = gateways;
     let upgrader = ground.state.with_file_name("upgrader");
     std::fs::write(&upgrader, UPGRADER).expect("written");
     std::fs::set_permissions(&upgrader, std::fs::Permissions::from_mode(0o755)).expect("ours");
     ground.upgrader = Some(upgrader);
     let life = ground.start().await;
+    (ground, life)
+}
+
+async fn told(script: &'static [Does]) -> (Ground, Life, Arc<Mutex<usize>>) {
+    let (endpoint, asked) = gateway(script).await;
+    let (ground, life) = able(Vec::new()).await;
     let tell = Tell { build: Build::unreleased(), at: jiff::Timestamp::UNIX_EPOCH };
     upgrade::take(&life.node, &endpoint, tell);
     (ground, life, asked)
@@ -109,4 +118,40 @@ async fn a_release_that_there_is_not_is_not_asked_for_again() {
     let error = last(&life).await.and_then(|last| last.error).expect("a reason");
     assert!(error.contains("404"), "{error}");
     assert_eq!(*asked.lock().expect("nobody panics"), 1);
+}
+
+#[tokio::test]
+async fn a_tell_beside_a_wish_is_heard_and_another_build_than_the_one_told_is_not_taken() {
+    let answers = Arc::new(Mutex::new(0));
+    let check_in = {
+        let answers = answers.clone();
+        axum::routing::post(move || async move {
+            let mut answers = answers.lock().expect("nobody panics");
+            *answers += 1;
+            let mut answer = json!({ "standing": "member" });
+            if *answers == 1 {
+                answer["wantBundle"] = json!(true);
+                answer["upgrade"] = json!({ "build": { "version": "2.0.0" }, "at": "2026-01-01T00:00:00Z" });
+            }
+            axum::Json(answer)
+        })
+    };
+    let release = axum::routing::get(|| async { ([(BUILD_HEADER, r#"{"version":"3.0.0"}"#)], RELEASE) });
+    let router = axum::Router::new().route("/checkIn", check_in).route(PATH, release);
+    let env = Env::real();
+    let listener = env.net.bind("127.0.0.1:0").await.expect("a port");
+    let endpoint = format!("http://{}", listener.local());
+    let (_ground, life) = able(vec![endpoint.clone()]).await;
+    env.spawn("gateway", serve(env.clone(), listener, router, Limits::default(), life.shutdown.clone()));
+    life.node.env.spawn("check-in", checkin::run(life.node.clone(), endpoint));
+    eventually("it says what came of it", || async {
+        last(&life).await.is_some_and(|last| last.state == Progress::Failed)
+    })
+    .await;
+    let last = last(&life).await.expect("it was told");
+    assert_eq!(last.tell.build.version, "2.0.0");
+    let error = last.error.expect("a reason");
+    assert!(error.contains("hands out 3.0.0") && error.contains("told to take 2.0.0"), "{error}");
+    assert_eq!(*answers.lock().expect("nobody panics"), 2, "what it wants is brought at once");
+    life.shutdown.stop();
 }

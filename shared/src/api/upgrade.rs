@@ -15,6 +15,9 @@ use crate::id::NodeId;
 /// Where a gateway hands out its release, to whoever shows the fleet's token.
 pub const PATH: &str = "/release";
 
+/// Which build that is, in JSON: the gateway may have been exchanged since it told a node to take another one.
+pub const BUILD_HEADER: &str = "drowse-build";
+
 /// What a gateway tells a node when its turn has come; said once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
