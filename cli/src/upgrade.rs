@@ -33,6 +33,8 @@ const LOOK: Duration = Duration::from_secs(2);
 const AWAY: Duration = Duration::from_secs(120);
 /// How long nodes have to check in with a gateway that was restarted.
 const HEARD: Duration = Duration::from_secs(30);
+/// How long the next node may stay untold.
+const TROUBLE: Duration = Duration::from_secs(15);
 /// What only the gateway's machine has.
 const GATEWAY: &str = "/etc/drowse/gateway.env";
 
@@ -169,7 +171,7 @@ async fn ended(program: &mut Program) -> Outcome<bool> {
 /// Says what becomes of every node, until nothing more does by itself.
 async fn watch(mut answer: Answer, context: &Context) -> Outcome<Exit> {
     let (began, mut away) = (Instant::now(), None);
-    let mut seen = BTreeMap::new();
+    let (mut seen, mut troubled) = (BTreeMap::new(), None);
     loop {
         let FleetUpgrade { build, rolling, nodes, trouble, .. } = answer.read()?;
         for node in &nodes {
@@ -178,6 +180,9 @@ async fn watch(mut answer: Answer, context: &Context) -> Outcome<Exit> {
                 output::line(&said(node))?;
             }
         }
+        // One write that came late is no trouble.
+        troubled = trouble.is_some().then(|| troubled.unwrap_or_else(Instant::now));
+        let trouble = trouble.filter(|_| troubled.is_some_and(|since: Instant| since.elapsed() >= TROUBLE));
         if let Some(end) = end(&nodes, rolling, trouble, began.elapsed()) {
             if context.json {
                 output::json(&answer.body)?;
@@ -248,7 +253,9 @@ enum End {
 }
 
 fn end(nodes: &[NodeUpgrade], rolling: bool, trouble: Option<String>, since: Duration) -> Option<End> {
-    if let Some(stuck) = nodes.iter().find(|node| node.state == UpgradeState::Stuck) {
+    // Of one that this gateway has not heard yet it is only known that it was told long ago.
+    let early = |node: &NodeUpgrade| node.build.is_none() && since < HEARD;
+    if let Some(stuck) = nodes.iter().find(|node| node.state == UpgradeState::Stuck && !early(node)) {
         return Some(End::Stuck(stuck.id.clone()));
     }
     if let Some(trouble) = trouble {
@@ -258,7 +265,7 @@ fn end(nodes: &[NodeUpgrade], rolling: bool, trouble: Option<String>, since: Dur
         UpgradeState::Upgrading => true,
         UpgradeState::Behind => rolling,
         // A gateway that was restarted has not heard everybody yet.
-        _ => node.build.is_none() && since < HEARD,
+        _ => early(node),
     };
     if nodes.iter().any(moves) {
         return None;

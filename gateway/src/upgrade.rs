@@ -39,13 +39,12 @@ pub(crate) struct Facts<'a> {
 }
 
 impl Facts<'_> {
-    /// Whether what it was told has come to nothing, and its installer is not at work any more. One that is merely late may
-    /// be.
+    /// Whether its installer has ended, whatever came of it. That of one that is merely late may be at work.
     pub(crate) fn has_ended(&self) -> bool {
         let last = self.says.and_then(|says| says.last.as_ref());
-        self.told.zip(last).is_some_and(|(told, last)| {
-            last.tell.at == told.at && matches!(last.state, Progress::Failed | Progress::RolledBack)
-        })
+        self.told
+            .zip(last)
+            .is_some_and(|(told, last)| last.tell.at == told.at && last.state != Progress::Running)
     }
 
     /// Whether it has moved on since it was told: nothing is left to wait for.
@@ -61,6 +60,15 @@ pub(crate) struct Verdict<'a> {
     pub(crate) state: UpgradeState,
     /// Why, where the state alone does not say it.
     pub(crate) why: Option<Why<'a>>,
+}
+
+impl Verdict<'_> {
+    /// Whether a roll has nothing to wait for: it is there, or will never go by itself.
+    pub(crate) fn is_settled(&self) -> bool {
+        let lives_its_own_life = self.state == UpgradeState::Unavailable
+            || matches!(self.why, Some(Why::Unreleased | Why::NoRelease));
+        self.state.is_there() || lives_its_own_life
+    }
 }
 
 /// Why a node is in its state.

@@ -30,7 +30,7 @@ impl Fleet {
                 let (next, tell) = fleet.state().stepped(&ledger, fleet.env.clock.wall())?;
                 let kept = fleet.keep(&next).await;
                 let mut state = fleet.state();
-                state.set_untold(kept.as_ref().err().map(|error| error.message.clone()));
+                state.set_written(ledger, kept.as_ref().copied(), fleet.env.clock.wall());
                 if kept.is_err() {
                     return None;
                 }
@@ -76,9 +76,7 @@ impl Fleet {
             let next = change(&fleet.state(), &fleet)?;
             if let Some(next) = next {
                 fleet.keep(&next).await?;
-                let mut state = fleet.state();
-                state.install(next);
-                state.set_untold(None);
+                fleet.state().install(next);
             }
             fleet.upgrade()
         };

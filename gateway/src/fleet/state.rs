@@ -104,8 +104,8 @@ pub(super) struct State {
     /// Removed nodes that are being readmitted: asked already, not yet members. With how many comparisons are under way:
     /// one that ends must not keep a create from asking while another one still counts on it.
     returning: BTreeMap<LedgerId, usize>,
-    /// Why a node whose turn had come was not told to take another build.
-    untold: Option<String>,
+    /// Whose turn had come and could not be written down, and why.
+    untold: Option<(LedgerId, String)>,
 }
 
 impl State {

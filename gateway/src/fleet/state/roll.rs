@@ -20,6 +20,9 @@ use crate::{
     upgrade::{self, Facts, Told, Verdict},
 };
 
+/// Longest wait of a gateway that has just started for members that may come before the next in line.
+const SETTLING_MAX: Duration = Duration::from_secs(120);
+
 /// What a person asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -108,7 +111,7 @@ impl State {
 
     fn is_over(&self, wall: Timestamp) -> bool {
         let roll = &self.kept.roll;
-        self.members().all(|node| self.judged(roll, node, wall).state.is_there())
+        self.members().all(|node| self.judged(roll, node, wall).is_settled())
     }
 
     /// Whether this gateway has just started and one it has not heard may yet turn out to be next in line.
@@ -117,7 +120,7 @@ impl State {
         self.members().any(|node| {
             let said = self.kept.said.get(&node.ledger);
             let interval = said.map_or(INTERVAL, |said| Duration::from_millis(said.interval_ms));
-            !self.has_heard(&node.ledger) && Age { since, interval }.is_live()
+            !self.has_heard(&node.ledger) && since < SETTLING_MAX && Age { since, interval }.is_live()
         })
     }
 
@@ -160,10 +163,11 @@ impl State {
         if self.goal().is_some() {
             return Ok(None);
         }
-        if self.is_over(wall) {
-            return Ok(None);
-        }
         let mut next = self.next();
+        if self.is_over(wall) {
+            // One of another build would count again once the gateway runs that.
+            return Ok(next.change_roll().goal.take().map(|_| next));
+        }
         next.change_roll().goal = Some(Goal { build: self.build.clone(), started_at: wall });
         Ok(Some(next))
     }
@@ -226,14 +230,28 @@ impl State {
             build: self.build.clone(),
             rolling: goal.is_some(),
             started_at: goal.map(|goal| goal.started_at),
-            trouble: self.untold.clone(),
+            trouble: self
+                .untold
+                .as_ref()
+                .filter(|(ledger, _)| self.is_due(ledger, wall))
+                .map(|(_, why)| why.clone()),
             nodes: nodes.collect(),
         })
     }
 
-    /// Why nobody was told although a turn had come; none once somebody was.
-    pub(in crate::fleet) fn set_untold(&mut self, why: Option<String>) {
-        self.untold = why;
+    fn is_due(&self, ledger: &LedgerId, wall: Timestamp) -> bool {
+        matches!(self.step(ledger, wall), Some(Step::Told))
+    }
+
+    /// What came of writing down this node's step.
+    pub(in crate::fleet) fn set_written(
+        &mut self,
+        ledger: LedgerId,
+        written: Result<(), &Error>,
+        wall: Timestamp,
+    ) {
+        let due = self.is_due(&ledger, wall);
+        self.untold = written.err().filter(|_| due).map(|error| (ledger, error.message.clone()));
     }
 }
 

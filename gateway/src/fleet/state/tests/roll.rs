@@ -26,8 +26,10 @@ impl Rolling {
     fn of(nodes: u32) -> Self {
         let mut state = fleet_of(nodes);
         state.build = build(2);
-        let nodes = (1..=nodes).map(|n| (n, (build(1), SelfUpgrade::default()))).collect();
-        Self { state, wall: 1_000_000, newest: 2, nodes, at_it: None, tells: 0 }
+        let all = (1..=nodes).map(|n| (n, (build(1), SelfUpgrade::default()))).collect();
+        let mut fleet = Self { state, wall: 1_000_000, newest: 2, nodes: all, at_it: None, tells: 0 };
+        assert!((1..=nodes).all(|n| !fleet.check_in(n)), "nobody asked for it");
+        fleet
     }
 
     fn wall(&self) -> Timestamp {
@@ -85,7 +87,22 @@ impl Rolling {
             self.at_it = self.at_it.filter(|other| *other != n);
         }
         let last = LastUpgrade { tell, state: Progress::RolledBack, error: None };
-        self.nodes.get_mut(&n).expect("it is there").1.last = Some(last);
+        let (runs, upgrade) = self.nodes.get_mut(&n).expect("it is there");
+        upgrade.last = Some(last);
+        if let Some(told) = self.state.kept.roll.told.get(&says(n).ledger_id) {
+            *runs = told.ran.clone();
+        }
+    }
+
+    fn serves(&mut self, n: u32) {
+        let Some(tell) = self.told(n) else { return };
+        self.nodes.get_mut(&n).expect("it is there").0 = tell.build;
+    }
+
+    fn halt(&mut self) {
+        if let Some(next) = self.state.halted().expect("a fleet") {
+            self.state.install(next);
+        }
     }
 
     fn retry(&mut self, n: u32) -> Result<(), Code> {
@@ -236,15 +253,38 @@ async fn what_was_told_is_over_where_another_gateway_has_removed_the_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn why_nobody_could_be_told_is_shown_until_somebody_is() {
-    let mut fleet = Rolling::of(2);
+async fn a_roll_does_not_wait_for_what_never_goes_by_itself() {
+    use UpgradeState::{Behind, Current, Unavailable, Unknown};
+    let mut fleet = Rolling::of(3);
+    let unable = SelfUpgrade { unavailable: Some("no installer".to_owned()), ..SelfUpgrade::default() };
+    fleet.nodes.get_mut(&2).expect("it is there").1 = unable;
+    fleet.nodes.get_mut(&3).expect("it is there").0 = Build::unreleased();
     fleet.begin();
-    let trouble = |fleet: &Rolling| fleet.state.upgrade(fleet.wall()).expect("a fleet").trouble;
-    assert_eq!(trouble(&fleet), None);
-    fleet.state.set_untold(Some("the disk is full".to_owned()));
-    assert_eq!(trouble(&fleet).as_deref(), Some("the disk is full"));
-    fleet.state.set_untold(None);
-    assert_eq!(trouble(&fleet), None);
+    for n in [2, 3] {
+        fleet.check_in(n);
+    }
+    assert!(fleet.check_in(1));
+    fleet.arrives(1);
+    assert!(fleet.rolls() && !fleet.check_in(1));
+    assert_eq!(fleet.states(), [Current, Unavailable, Unknown]);
+    assert!(!fleet.rolls(), "it is over");
+    fleet.nodes.get_mut(&1).expect("it is there").0 = build(1);
+    assert!(!fleet.check_in(1));
+    assert_eq!(fleet.states(), [Behind, Unavailable, Unknown]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_asked_for_another_build_does_not_come_back_with_it() {
+    let mut fleet = Rolling::of(1);
+    fleet.begin();
+    fleet.newest = 1;
+    fleet.restart();
+    fleet.check_in(1);
+    fleet.begin();
+    assert!(!fleet.rolls(), "it is there");
+    fleet.newest = 2;
+    fleet.restart();
+    assert!(!fleet.check_in(1) && !fleet.rolls(), "nobody has asked for it again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -295,8 +335,7 @@ async fn a_build_that_serves_and_gives_way_is_not_told_again() {
     let mut fleet = Rolling::of(2);
     fleet.begin();
     assert!(fleet.check_in(1));
-    // The new build checks in; its installer is not done with it.
-    fleet.nodes.get_mut(&1).expect("it is there").0 = build(2);
+    fleet.serves(1);
     assert!(!fleet.check_in(1) && !fleet.check_in(2));
     assert_eq!(fleet.states(), [Upgrading, Behind]);
     // Not even when it takes too long.
@@ -305,7 +344,6 @@ async fn a_build_that_serves_and_gives_way_is_not_told_again() {
         assert!((1..=2).all(|n| !fleet.check_in(n)));
     }
     assert_eq!(fleet.states(), [Stuck, Behind]);
-    fleet.nodes.get_mut(&1).expect("it is there").0 = build(1);
     fleet.fails(1);
     assert!((1..=2).all(|n| !fleet.check_in(n)));
     assert_eq!((fleet.states(), fleet.tells), (vec![Stuck, Behind], 1));
@@ -344,8 +382,7 @@ async fn a_roll_that_is_stopped_tells_nobody_else() {
     let mut fleet = Rolling::of(2);
     fleet.begin();
     assert!(fleet.check_in(1));
-    let next = fleet.state.halted().expect("a fleet").expect("it rolls");
-    fleet.state.install(next);
+    fleet.halt();
     fleet.arrives(1);
     assert!((1..=2).all(|n| !fleet.check_in(n)));
     assert!(fleet.state.halted().expect("a fleet").is_none(), "it is stopped");
@@ -362,6 +399,10 @@ enum Event {
     Fails(u32),
     Retry(u32),
     Remove(u32),
+    /// The new build checks in, and its installer is not done with it.
+    Serves(u32),
+    Halt,
+    Begin,
     Push,
     Restart,
     Pass(u64),
@@ -374,7 +415,10 @@ fn event() -> impl Strategy<Value = Event> {
         3 => node.clone().prop_map(Event::Arrives),
         1 => node.clone().prop_map(Event::Fails),
         1 => node.clone().prop_map(Event::Retry),
+        1 => node.clone().prop_map(Event::Serves),
         1 => node.prop_map(Event::Remove),
+        1 => Just(Event::Halt),
+        1 => Just(Event::Begin),
         1 => Just(Event::Push),
         1 => Just(Event::Restart),
         2 => (1_u64..1500).prop_map(Event::Pass),
@@ -396,12 +440,19 @@ proptest! {
                     Event::Fails(n) => fleet.fails(n),
                     Event::Retry(n) => drop(fleet.nodes.contains_key(&n).then(|| fleet.retry(n))),
                     Event::Remove(n) => fleet.remove(n),
+                    Event::Serves(n) => fleet.serves(n),
+                    Event::Halt => fleet.halt(),
+                    Event::Begin => fleet.begin(),
                     Event::Push => fleet.push(),
                     Event::Restart => fleet.restart(),
                     Event::Pass(seconds) => fleet.pass(Duration::from_secs(seconds)).await,
                 }
             }
             let all: Vec<u32> = fleet.nodes.keys().copied().collect();
+            for n in &all {
+                fleet.check_in(*n);
+            }
+            fleet.begin();
             for _ in 0..40 {
                 for n in &all {
                     drop(fleet.retry(*n));
