@@ -97,8 +97,7 @@ pub(crate) enum Changes {
     Of(BTreeSet<LedgerId>),
 }
 
-/// A gateway's database. Full disks do not keep it from being opened and written for a while: nodes that are removed and
-/// domains that are unbound are few bytes, and how room is made.
+/// A gateway's database. A full disk does not keep it from being opened, nor what makes room from being written.
 #[derive(Clone)]
 pub struct Store {
     db: Db,
@@ -131,20 +130,19 @@ impl Store {
 
     /// Writes what changed, in one transaction.
     pub(crate) async fn save(&self, kept: Arc<Kept>, changes: Changes) -> Result<(), db::Error> {
-        match self.save_once(kept.clone(), changes.clone()).await {
-            Err(error) if error.may_be_full() && self.ballast.as_ref().is_some_and(Ballast::release) => {
-                self.save_once(kept, changes).await
-            }
-            Err(error) => Err(error),
-            Ok(()) => {
-                self.restore().await;
-                Ok(())
-            }
-        }
+        self.db.run(move |connection| write(connection, &kept, &changes)).await?;
+        self.restore().await;
+        Ok(())
     }
 
-    async fn save_once(&self, kept: Arc<Kept>, changes: Changes) -> Result<(), db::Error> {
-        self.db.run(move |connection| write(connection, &kept, &changes)).await
+    /// The same, and on a full disk once more without the ballast.
+    pub(crate) async fn save_in_need(&self, kept: Arc<Kept>, changes: Changes) -> Result<(), db::Error> {
+        match self.save(kept.clone(), changes.clone()).await {
+            Err(error) if error.may_be_full() && self.ballast.as_ref().is_some_and(Ballast::release) => {
+                self.save(kept, changes).await
+            }
+            saved => saved,
+        }
     }
 
     /// Takes a turn to write and gives it back.

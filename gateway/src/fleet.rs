@@ -238,18 +238,13 @@ impl Fleet {
 
     async fn keep(&self, next: &Next) -> Result<(), Error> {
         let Some((kept, changes)) = next.to_write() else { return Ok(()) };
-        self.db.save(kept, changes).await.map_err(|error| {
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "the gateway's database cannot be written"
-            );
-            if error.is_busy() {
-                let message =
-                    "the gateway's database did not take it in time, and nothing was changed; try again";
-                return Error::new(Code::TimedOut, message);
-            }
-            Error::new(Code::Internal, "the gateway cannot write its database; its log says why")
-        })
+        written(self.db.save(kept, changes).await)
+    }
+
+    /// The same for what a person asks for, also on a full disk: that is how room is made.
+    async fn keep_in_need(&self, next: &Next) -> Result<(), Error> {
+        let Some((kept, changes)) = next.to_write() else { return Ok(()) };
+        written(self.db.save_in_need(kept, changes).await)
     }
 
     /// Every node that may hold a space.
@@ -361,7 +356,7 @@ impl Fleet {
             let Some((ledger, next)) = fleet.state().removal(&id)? else {
                 return Ok((NodeRemoved { removed: false }, None));
             };
-            fleet.keep(&next).await?;
+            fleet.keep_in_need(&next).await?;
             fleet.state().install(next);
             fleet.changed.notify_waiters();
             fleet.roster.notify_waiters();
@@ -447,6 +442,19 @@ pub(crate) struct NoCapacity {
     pub(crate) error: Error,
     /// Whether it is about to pass, as when a node has only just joined.
     pub(crate) passing: bool,
+}
+
+/// What a caller hears of a write, and the log why.
+fn written(written: Result<(), drowse_shared::db::Error>) -> Result<(), Error> {
+    written.map_err(|error| {
+        tracing::error!(error = &error as &dyn std::error::Error, "the gateway's database cannot be written");
+        if error.is_busy() {
+            let message =
+                "the gateway's database did not take it in time, and nothing was changed; try again";
+            return Error::new(Code::TimedOut, message);
+        }
+        Error::new(Code::Internal, "the gateway cannot write its database; its log says why")
+    })
 }
 
 /// The process is going down.

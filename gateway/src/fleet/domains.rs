@@ -48,7 +48,7 @@ impl Fleet {
             let _order = fleet.order.lock().await;
             let (answer, next) = fleet.state().rebound(change)?;
             if let Some(next) = next {
-                fleet.keep(&next).await?;
+                fleet.keep_in_need(&next).await?;
                 fleet.state().install(next);
             }
             Ok(answer)

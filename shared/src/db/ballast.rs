@@ -58,7 +58,11 @@ fn make(path: &camino::Utf8Path) -> std::io::Result<()> {
             let _ = std::fs::remove_file(path);
             return Err(errno.into());
         }
-        std::io::copy(&mut std::io::Read::take(std::io::repeat(0x5a), BYTES), &mut &file)?;
+        let filled = std::io::copy(&mut std::io::Read::take(std::io::repeat(0x5a), BYTES), &mut &file);
+        if let Err(error) = filled {
+            let _ = std::fs::remove_file(path);
+            return Err(error);
+        }
     }
     Ok(())
 }
