@@ -77,6 +77,13 @@ impl Metrics {
         self.with(|counted| *counted.tunnels.entry(end).or_default() += 1);
     }
 
+    /// How tunnels to apps ended, for the log of a gateway that ends: nobody reads its counters after that.
+    pub(crate) fn tunnels(&self) -> String {
+        let counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let each: Vec<String> = counted.tunnels.iter().map(|(how, count)| format!("{how} {count}")).collect();
+        each.join(", ")
+    }
+
     /// Everything, as Prometheus reads it.
     pub(crate) fn text(
         self: &Arc<Self>,

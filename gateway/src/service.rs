@@ -257,12 +257,17 @@ pub async fn run(env: Env, config: Config, parts: Parts, shutdown: Shutdown) -> 
         watchdog,
         shutdown: shutdown.clone(),
     });
+    let ended = gateway.metrics.clone();
     serve(env, listener, door::router(gateway), config.limits, shutdown.clone()).await;
     if !shutdown.finish(GRACE).await {
         tracing::warn!(
             grace_seconds = GRACE.as_secs(),
             "requests still ran when the grace was over; they were cut"
         );
+    }
+    let tunnels = ended.tunnels();
+    if !tunnels.is_empty() {
+        tracing::info!(tunnels, "tunnels that ended in this life, by how");
     }
     drop(lock);
     Ok(())
