@@ -5,7 +5,7 @@ use std::fs;
 use drowse_e2e::{
     door::Door,
     fleet::Fleet,
-    wait::{eventually, seconds},
+    wait::{eventually, seconds, timed},
 };
 use drowse_shared::api::{
     Code,
@@ -85,6 +85,41 @@ async fn a_proxy_is_told_of_names_that_lead_somewhere_and_of_nothing_else() {
     assert_eq!(shop.status, 200);
     assert!(flood.iter().all(|status| [404, 503].contains(status)), "{flood:?}");
     assert!(flood.contains(&503), "no more than some are looked for in a second");
+
+    // A burst about spaces that sleep is answered at once and wakes none of them, nor does it make them look used.
+    fleet.acquire("stopped").await;
+    fleet.door.turn("stopSpace", "stopped").await.ok();
+    fleet.door.turn("freezeSpace", "shop").await.ok();
+    let looks = async || {
+        let mut seen = Vec::new();
+        for name in ["shop", "stopped"] {
+            let events = fleet.door.call::<Value>("listEvents", json!({ "name": name })).await.ok();
+            let space = fleet.get(name).await;
+            seen.push((space.state, space.last_active_at, events["events"].as_array().map(Vec::len)));
+        }
+        seen
+    };
+    let before = looks().await;
+    assert_eq!((before[0].0, before[1].0), (State::Frozen, State::Stopped));
+    let burst = (0..500).map(|n| {
+        let (name, leads) = match n % 4 {
+            0 => (format!("shop.{DOMAIN}"), true),
+            1 => (format!("{}-{id}.{DOMAIN}", 9000 + n % 12), true),
+            2 => (format!("stopped.{DOMAIN}"), true),
+            _ => (format!("burst-{n}.{DOMAIN}"), false),
+        };
+        let door = fleet.door.clone();
+        async move {
+            let (status, took) = timed(ask(&door, &name)).await;
+            assert!(status == if leads { 200 } else { 404 } || status == 503, "{name}: {status}");
+            // What a proxy waits for in the middle of a handshake.
+            assert!(took < seconds(5), "{name}: {took:?}");
+            status
+        }
+    });
+    let burst = futures_util::future::join_all(burst).await;
+    assert!(burst.iter().filter(|status| **status == 200).count() > 100, "{burst:?}");
+    assert_eq!(looks().await, before);
 
     // Silence is not "no": a certificate is refused for now, and that is not remembered.
     let holder = fleet.holder("shop").await;

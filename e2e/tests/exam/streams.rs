@@ -146,9 +146,9 @@ impl Terminal {
     /// The code it is closed with, whatever it shows before.
     pub(super) async fn close_code(mut self) -> u16 {
         loop {
-            match self.socket.next().await.expect("a close").expect("whole") {
-                Message::Close(close) => return close.expect("a code").code.into(),
-                _ => {}
+            let message = self.socket.next().await.expect("a close").expect("whole");
+            if let Message::Close(close) = message {
+                return close.expect("a code").code.into();
             }
         }
     }
