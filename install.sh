@@ -368,7 +368,7 @@ settle() {
     fi
     # Where the endpoint is an address of this machine it listens there, and everywhere else where it is a name or a way around.
     address=$(host_of "${endpoint:-http://0.0.0.0}")
-    ip -o address show 2>/dev/null | grep -qwF "$(tr -d '[]' <<<"$address")" || address=0.0.0.0
+    ip -o address show 2>/dev/null | grep -wF "$(tr -d '[]' <<<"$address")" >/dev/null || address=0.0.0.0
     node_listen=$address:4676
     ! [[ ${endpoint#*://} =~ :([0-9]+)$ ]] || node_listen=$address:${BASH_REMATCH[1]}
   fi
@@ -441,7 +441,7 @@ warn_of_older() {
   [ -z "$its" ] || [ -z "$theirs" ] || [[ ! $its < $theirs ]] ||
     echo "warning: this build is of $its, and the one that runs is of $theirs; it goes back." >&2
 }
-committed() { sed -n 's/.*"committedAt":"\([^"]*\)".*/\1/p' "$1/release.json" 2>/dev/null || true; }
+committed() { sed -n 's/.*"committedAt": *"\([^"]*\)".*/\1/p' "$1/release.json" 2>/dev/null || true; }
 
 # A ledger of a newer version would be refused by its daemon when the old one is gone already: ask now.
 judge_schema() {
@@ -545,10 +545,13 @@ END
 
 # Whether that is the gateway of this machine, as it was reached until now.
 is_where_it_was() {
+  # Several are a person's choice.
+  case $1 in *,*) return 1 ;; esac
   [ "$1" != "http://$moved_from" ] || return 0
   case $(host_of "$moved_from") in 0.0.0.0 | '[::]') ;; *) return 1 ;; esac
   [ "$(port_of "$1")" = "$(port_of "$moved_from")" ] || return 1
-  is_loopback "$(host_of "$1")" || ip -o address show 2>/dev/null | grep -qwF "$(host_of "$1" | tr -d '[]')"
+  # Without -q: who stops reading early makes the other one fail.
+  is_loopback "$(host_of "$1")" || ip -o address show 2>/dev/null | grep -wF "$(host_of "$1" | tr -d '[]')" >/dev/null
 }
 
 # What spaces need of the machine: now, and after every boot.
@@ -883,9 +886,9 @@ leave() {
   # Whatever ended it: what this run stopped is not left stopped.
   if [ -z "$finished" ] && [ -n "$stopped" ]; then systemctl --no-block start "${role_enabled[@]}" 2>/dev/null || true; fi
   case $staged in
-    */.staged-*) rm -rf "$staged"; rmdir "$lib" 2>/dev/null || true ;;
+    */.staged-*) rm -rf "$staged" || true; rmdir "$lib" 2>/dev/null || true ;;
     # It takes room that may be what was missing.
-    "$lib"/*) [ -n "$finished" ] || is_kept "$stamp" || rm -rf "$staged" ;;
+    "$lib"/*) [ -n "$finished" ] || is_kept "$stamp" || rm -rf "$staged" "$lib/.release.part" || true ;;
   esac
   if [ -n "$finished" ]; then status succeeded; else status "${outcome:-failed}" "${failed:-it ended with $code}"; fi
 }
@@ -1012,6 +1015,7 @@ uninstall() {
     systemctl stop "$unit" 2>/dev/null || true
     rm -rf "/etc/systemd/system/$unit" "/etc/systemd/system/$unit.d"
   done
+  rm -rf /etc/systemd/system/.drowse-rehearsal
   rm -f "$data/swapfile"
   # Their processes are gone; what is mounted for spaces goes with them, the newest first.
   awk '$2 ~ "^/run/drowse/" { print $2 }' /proc/mounts | tac | while read -r mount; do umount "$(printf '%b' "$mount")" 2>/dev/null || true; done
