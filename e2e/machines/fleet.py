@@ -26,6 +26,7 @@ find /etc /usr/local /usr/lib/systemd /root /var/lib/drowse /run/systemd/system 
   ! -type d -printf '%p %m %U %s %T@ %C@ %l\n' | sort
 systemctl list-unit-files --no-legend | sort
 getent passwd
+dpkg-query -W | sha256sum
 sysctl -a 2>/dev/null | grep -E '^(fs.inotify.max_user_(instances|watches)|kernel.pid_max|kernel.keys.max) ' || true
 nft list ruleset
 """
@@ -52,11 +53,20 @@ class Front(http.client.HTTPSConnection):
 class Fleet:
     def __init__(self, arguments, work):
         self.arguments, self.work = arguments, work
-        self.token, self.machines = "", []
+        # Every token there was, for whoever looks for one where it does not belong.
+        self.tokens, self.machines = [], []
         # Where the gateway is that the checks speak with.
         self.door = GATEWAY[1]
         # Distinct secrets, to be looked for where they do not belong.
-        self.planted = {name: f"planted-{name}-{secrets.token_hex(12)}" for name in ("authorization", "drowse", "key", "access", "cookie", "query", "referer")}
+        self.planted = {name: f"planted-{name}-{secrets.token_hex(12)}" for name in ("authorization", "drowse", "port", "key", "access", "cookie", "query", "referer", "env", "stdin")}
+
+    @property
+    def token(self):
+        return self.tokens[-1]
+
+    @token.setter
+    def token(self, token):
+        self.tokens = [known for known in self.tokens if known != token] + [token]
 
     def prepare(self):
         rel = self.work / "rel"
@@ -96,7 +106,10 @@ class Fleet:
             )
             (directory / name).chmod(0o755)
         shutil.copytree(ROOT / "deploy", directory / "deploy")
-        shutil.copy2(ROOT / "install.sh", directory / "install.sh")
+        # Whether it is this very installer that does the work is seen from what it leaves.
+        installer = (ROOT / "install.sh").read_text().replace("set -euo pipefail\n", f"set -euo pipefail\ntouch /run/installed-by-{what}\n", 1)
+        (directory / "install.sh").write_text(installer)
+        (directory / "install.sh").chmod(0o755)
         (directory / "docs").mkdir()
         for page in ("operate.md", "SECURITY.md"):
             shutil.copy2(ROOT / "docs" / page, directory / "docs" / page)

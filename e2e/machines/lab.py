@@ -221,6 +221,23 @@ class Machine:
         """Has Caddy serve a site of the operator's own."""
         self.sh(f"cat >/etc/caddy/conf.d/{name}.caddy <<'E'\n{text}\nE\nsystemctl reload caddy")
 
+    def watch_arguments(self, words):
+        """Looks for these words in the arguments of every process, from now on. A bait shows that it does."""
+        words = "\n".join([*words, "planted-argument"])
+        self.sh(
+            f"umask 077; rm -f /run/watch.*; cat >/run/watch.words <<'E'\n{words}\nE\n"
+            "setsid bash -c 'while [ ! -e /run/watch.over ]; do for each in /proc/[0-9]*/cmdline; do grep -aqFf /run/watch.words $each 2>/dev/null && "
+            "{ tr \"\\0\" \" \" <$each; echo; } >>/run/watch.seen; done; sleep 0.05; done; touch /run/watch.ended' >/dev/null 2>&1 </dev/null &"
+        )
+        until("it looks", lambda: "planted-argument" in self.sh("bash -c 'exec -a planted-argument sleep 1'; cat /run/watch.seen 2>/dev/null || true"))
+
+    def seen_arguments(self):
+        """Ends the watch. Answers what was seen."""
+        self.sh("touch /run/watch.over")
+        until("it has ended", lambda: self.try_sh("ls /run/watch.ended").returncode == 0)
+        seen = self.sh("cat /run/watch.seen; rm /run/watch.*").splitlines()
+        return [line for line in seen if not line.startswith("planted-argument")]
+
     def drowse(self, *arguments):
         return json.loads(self.sh("cd /; drowse --json " + " ".join(arguments)))
 

@@ -15,6 +15,7 @@ class Load:
 
     def __init__(self, fleet):
         self.fleet, self.stop, self.lock = fleet, threading.Event(), threading.Lock()
+        self.began = time.monotonic()
         self.spaces = [name for names in fleet.where.values() for name in names]
         self.answers, self.long = {name: [] for name in self.spaces}, []
         self.threads = [threading.Thread(target=self._pace, daemon=True)]
@@ -56,9 +57,12 @@ class Load:
 
     def end(self):
         self.stop.set()
+        lasted = time.monotonic() - self.began
         for thread in self.threads:
             thread.join()
         total = sum(map(len, self.answers.values()))
+        if total < 0.8 * lasted / self.EVERY or not all(self.answers.values()) or len(self.long) < 3 * len(self.fleet.where):
+            raise Failed(f"that is no load: {total} requests and {len(self.long)} commands in {lasted:.0f} s")
         failed, outage, slowest = [], 0, 0
         for answers in self.answers.values():
             since = None

@@ -3,9 +3,10 @@
 import json
 import re
 import secrets
+import shutil
 
 from fleet import DOMAIN, FILES, GATEWAY, NODES, PROCESSES, ROOT, same
-from lab import Failed, until
+from lab import Failed, run, until
 import refusals
 
 
@@ -80,11 +81,20 @@ chmod +x /usr/local/bin/apt-get""")
 
 
 def one_command_makes_a_node(fleet):
-    for node, source in zip(fleet.nodes, ("/rel/a", "/rel/a.tar")):
+    # The token by its file or by the environment, never by an argument.
+    ways = (("/rel/a", "", "DROWSE_TOKEN_FILE=/root/token"), ("/rel/a.tar", f"--node-endpoint http://{NODES[1][1]}:4676", 'DROWSE_TOKEN="$(cat /root/token)"'))
+    for node, (source, more, token) in zip(fleet.nodes, ways):
         node.sh(f"umask 077; echo {fleet.token} >/root/token")
-        fleet.install(node, f"--role node --gateway http://{GATEWAY[1]}:4677 --region earth", "DROWSE_TOKEN_FILE=/root/token", source)
+        node.watch_arguments([fleet.token])
+        fleet.install(node, f"--role node --gateway http://{GATEWAY[1]}:4677 --region earth {more}", token, source)
         node.sh("rm /root/token")
+        seen = node.seen_arguments()
+        if seen:
+            raise Failed(f"{node.name}: an argument shows the token: {seen}")
     fleet.all_live()
+    endpoints = {node["endpoint"] for node in fleet.call("listNodes")["nodes"]}
+    if endpoints != {f"http://{address}:4676" for _, address in (GATEWAY, *NODES)}:
+        raise Failed(f"they are reached at {endpoints}")
 
 
 def a_re_run_needs_no_flags_and_changes_nothing(fleet):
@@ -145,6 +155,59 @@ def what_cannot_be_copied_is_a_reason_to_stop_nothing(fleet):
     if done.returncode != 1 or f"{units} cannot be written; nothing was stopped" not in done.stderr:
         raise Failed(f"exit {done.returncode}\n{done.stdout}{done.stderr}")
     same(before, node.sh(shown), "what is there")
+
+
+def a_full_disk_is_said_and_room_is_made_on_it(fleet):
+    node, number = fleet.nodes[0], 0
+    made = {"node": ""}
+    while made["node"] != "n1":
+        number += 1
+        made = fleet.call("acquireSpace", {"name": f"full-{number}"})["space"]
+    node.sh("cd /var/lib/drowse; fallocate -l $(( $(df --output=avail -B1 . | tail -n 1) - (64 << 20) )) filler; dd if=/dev/zero of=rest bs=64k 2>/dev/null || true; sync -f .")
+    refuses = lambda: next(listed.get("refuses") or "" for listed in fleet.gateway.drowse("node", "ls")["nodes"] if listed["id"] == "n1")  # noqa: E731
+    until("the list says that n1 takes no space for want of room", lambda: "disk" in refuses())
+    done = node.try_sh("cd /; drowse --json doctor --offline")
+    found = {finding["check"]: finding for finding in json.loads(done.stdout)["findings"]}["disk"]
+    if done.returncode != 1 or found["verdict"] != "bad":
+        raise Failed(f"the doctor says {found}")
+    # What is there goes on, also over a restart of the daemon, and is how room is made.
+    fleet.execute(fleet.where["n1"][0], "cat ~/kept")
+    node.sh("systemctl restart drowse-node")
+    until("it serves", lambda: fleet.answers("execCommand", {"name": fleet.where["n1"][0], "command": "true"}))
+    fleet.gateway.drowse("space", "rm", made["name"], "--yes")
+    node.sh("rm /var/lib/drowse/filler /var/lib/drowse/rest")
+    fleet.all_live()
+    for made in range(1, number):
+        fleet.call("destroySpace", {"name": f"full-{made}"})
+
+
+def a_release_is_packed_with_its_stamp(fleet):
+    rel = fleet.work / "rel"
+    said = run(ROOT / "tools" / "pack", fleet.work / "packed.tar.gz", "--from", rel / "a").stdout
+    names = lambda archive: set(run("tar", "-tzf", archive).stdout.split())  # noqa: E731
+    packed, expected = names(fleet.work / "packed.tar.gz"), names(rel / "c.tar.gz")
+    if packed != expected:
+        raise Failed(f"packed {packed ^ expected}")
+    clone = fleet.work / "clone"
+    run("git", "clone", "-q", ROOT, clone)
+    commit = run("git", "-C", clone, "rev-parse", "HEAD").stdout.strip()
+    if f'"commit":"{commit}' not in said:
+        raise Failed(f"it is stamped {said}")
+    stamp = lambda: json.loads(run(clone / "deploy" / "stamp", "1.2.3").stdout)  # noqa: E731
+    # The one that is to be tried, not the one of the last commit.
+    shutil.copy2(ROOT / "deploy" / "stamp", clone / "deploy" / "stamp")
+    run("git", "-C", clone, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qam", "stamp", "--allow-empty")
+    clean = stamp()
+    if clean["commit"].endswith("-changed") or stamp() != clean:
+        raise Failed(f"a clean clone is stamped {clean}")
+    for change in ("echo >>README.md", "git add README.md", "git commit -qam more", "rm docs/api.md", "git rm -q docs/api.md", "git reset -q --hard; echo >new"):
+        run("bash", "-c", f"cd {clone}; export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b; {change}")
+        if change.startswith("git commit"):
+            clean = stamp()
+            continue
+        changed = stamp()
+        if not changed["commit"].endswith("-changed") or changed["committedAt"] < clean["committedAt"]:
+            raise Failed(f"after {change}: {changed}")
 
 
 def a_run_that_is_ended_half_way_says_so_and_leaves_one_build(fleet):
@@ -257,10 +320,12 @@ def a_gateway_moves_and_gets_a_domain_by_its_settings(fleet):
     machine, address = fleet.nodes[1], NODES[1][1]
     machine.name_the_template()
     # No domain, and another fleet. Whoever brings a token may have meant one that exists already.
-    machine.sh(f"umask 077; echo {secrets.token_hex(32)} >/root/token")
+    foreign = secrets.token_hex(32)
+    fleet.tokens.insert(0, foreign)
+    machine.sh(f"umask 077; echo {foreign} >/root/token")
     # Nor by what was said of another token, and never done.
     machine.sh(f"install -d -m 700 /etc/drowse; echo {secrets.token_hex(8)} >/etc/drowse/new-fleet")
-    said = fleet.install(machine, environment="DROWSE_TOKEN_FILE=/root/token")
+    said = fleet.install(machine, f"--listen {address}:4677", environment="DROWSE_TOKEN_FILE=/root/token")
     done = machine.try_sh("cd /; rm /root/token; drowse space acquire here")
     if done.returncode == 0 or "--new-fleet" not in said:
         raise Failed(f"a fleet was founded unasked: {said}\n{done.stdout}")
@@ -275,7 +340,13 @@ def a_gateway_moves_and_gets_a_domain_by_its_settings(fleet):
         machine.sh(f"sed -i 's/^DROWSE_GATEWAY_LISTEN=.*/DROWSE_GATEWAY_LISTEN={host}:{port}/' /etc/drowse/gateway.env")
         fleet.install(machine)
         machine.sh(f"cd /; drowse space exec here -- true && grep -qx DROWSE_GATEWAY=http://{address}:{port} /etc/drowse/node.env")
-    machine.sh("echo DROWSE_DOMAIN=other.test >>/etc/drowse/gateway.env; sed -i 's/^TLS=.*/TLS=internal/' /etc/drowse/host.env")
+    # As the book's first command has it; no authority is to be reached from here.
+    machine.sh("echo DROWSE_DOMAIN=other.test >>/etc/drowse/gateway.env; grep -qx TLS=acme /etc/drowse/host.env")
+    fleet.install(machine)
+    rendered = machine.sh("systemctl is-active caddy >&2; grep -v '^#' /etc/caddy/Caddyfile")
+    if "internal" in rendered or re.search(r"@[A-Z_]+@", rendered) or "other.test {" not in rendered:
+        raise Failed(f"the Caddyfile is\n{rendered}")
+    machine.sh("sed -i 's/^TLS=.*/TLS=internal/' /etc/drowse/host.env")
     fleet.install(machine)
     until("the domain is the gateway's", lambda: machine.sh(f"curl -s -o /dev/null -w '%{{http_code}}' 'http://{address}:4688/ask?domain=here.other.test'") == "200")
     machine.sh("sed -i 's/^DROWSE_DOMAIN=.*/DROWSE_DOMAIN=/' /etc/drowse/gateway.env")

@@ -141,6 +141,7 @@ def no_secret_is_where_it_does_not_belong(fleet):
     canary = f"canary-{secrets.token_hex(8)}"
     config = "\n".join([
         f'header = "Authorization: Bearer {planted["authorization"]}"', f'header = "Drowse-Authorization: Bearer {planted["drowse"]}"',
+        f'header = "Drowse-Token: {planted["port"]}"',
         f'header = "X-API-KEY: {planted["key"]}"', f'header = "X-Access-Token: {planted["access"]}"',
         f'header = "Cookie: s={planted["cookie"]}"', f'header = "Referer: https://a.test/?t={planted["referer"]}"',
     ])
@@ -148,29 +149,40 @@ def no_secret_is_where_it_does_not_belong(fleet):
         fleet.gateway.sh(f"cat >/tmp/c <<'E'\n{config}\nE\ncurl -sk -K /tmp/c --resolve {host}:443:{GATEWAY[1]} 'https://{host}/{canary}?sig={planted['query']}' -d '{{}}' -o /dev/null -m 5; rm /tmp/c")
     # What is looked for was there to be logged.
     until("Caddy logs the requests", lambda: fleet.gateway.sh(f"journalctl -u caddy -o cat --no-pager | grep -c {canary}", check=False).strip() not in ("", "0", "1"))
-    words = [fleet.token, *planted.values()]
+    for name in (names[0] for names in fleet.where.values()):
+        wish = {"name": name, "command": 'cat >/dev/null; [ -n "$WORD" ]', "env": {"WORD": planted["env"]}, "stdin": planted["stdin"]}
+        if fleet.call("execCommand", wish)["exitCode"] != 0:
+            raise Failed("a command did not have what it was given")
+    words = [*fleet.tokens, *planted.values()]
     for machine in fleet.machines:
-        # One of them is where it is to be found: the search itself is seen to work.
+        # One of them is in every place: each search is seen to work.
         bait = f"planted-bait-{secrets.token_hex(8)}"
-        machine.sh(f"umask 022; echo {bait} >/usr/local/bait")
         pattern = "\n".join([*words, bait])
+        baits = "/run/systemd/system/bait.conf /var/lib/drowse/backups/bait.db"
         found = machine.sh(rf"""
-umask 077; cat >/run/words <<'E'
+umask 022; echo {bait} >/usr/local/bait
+umask 077; for file in {baits}; do echo {bait} >$file; done
+echo {bait} | systemd-cat -t bait
+bash -c 'exec -a {bait} sleep 300' & argument=$!
+WORD={bait} sleep 300 & environment=$!
+cat >/run/words <<'E'
 {pattern}
 E
 journalctl --sync; journalctl -o export --no-pager >/run/journal
-grep -aFqf /run/words /run/journal && {{ echo journal; grep -aFf /run/words /run/journal | cut -c1-300 | head -3; }}
+grep -aFqf /run/words /run/journal && echo journal; grep -aFf /run/words /run/journal | grep -v {bait} | cut -c1-300 | head -3
 rm /run/journal
-grep -aFlf /run/words /proc/[0-9]*/cmdline 2>/dev/null
-grep -aFlf /run/words /proc/[0-9]*/environ 2>/dev/null
+grep -aFlf /run/words /proc/[0-9]*/cmdline 2>/dev/null | sed "s:^/proc/$argument/:its own :"
+grep -aFlf /run/words /proc/[0-9]*/environ 2>/dev/null | sed "s:^/proc/$environment/:its own :"
+kill $argument $environment
 grep -rFlf /run/words /etc/systemd /usr/lib/systemd /run/systemd /usr/local/lib/drowse/current/deploy /etc/caddy 2>/dev/null
 grep -aFlf /run/words /var/lib/drowse/*/*.db* /var/lib/drowse/backups/* 2>/dev/null
 for place in /etc /run /var/lib /var/log /tmp /root /home /usr/local /var/lib/drowse; do
-  find $place -xdev -path '*/rootfs' -prune -o -type f -perm /077 -size -20M -print0 2>/dev/null | xargs -0 -r grep -aFlf /run/words 2>/dev/null
+  find $place -xdev \( -path '*/rootfs' -o -path /var/log/journal \) -prune -o -type f -perm /077 -size -20M -print0 2>/dev/null | xargs -0 -r grep -aFlf /run/words 2>/dev/null
 done
-rm /run/words /usr/local/bait""")
-        if found.strip() != "/usr/local/bait":
-            raise Failed(f"{machine.name}: a secret is in:\n{found}")
+rm /run/words /usr/local/bait {baits}""")
+        expected = ["journal", "its own cmdline", "its own environ", *baits.split(), "/usr/local/bait"]
+        if sorted(set(found.strip().splitlines())) != sorted(expected):
+            raise Failed(f"{machine.name}: secrets are in:\n{found}and not only in {expected}")
     # Inside, they come by standard input alone, so that the search does not find itself. One word is there to be found.
     name, word = fleet.where["n1"][0], f"planted-here-{secrets.token_hex(8)}"
     fleet.execute(name, f"echo {word} >~/found")

@@ -72,6 +72,8 @@ def the_fleet_is_rolled_under_load_one_machine_after_another(fleet):
                     sockets["n2, later"] = WebSocket(GATEWAY[1], hosts["n2"], fleet.authority)
             over.wait(0.1)
 
+    since = fleet.gateway.sh("date +%s").strip()
+    fleet.nodes[0].watch_arguments(fleet.tokens)
     load, looker = Load(fleet), threading.Thread(target=look)
     looker.start()
     try:
@@ -85,6 +87,12 @@ def the_fleet_is_rolled_under_load_one_machine_after_another(fleet):
         raise Failed(f"exit {done.returncode}\n{done.stdout}{done.stderr}")
     if together != [["n1"], ["n2"]]:
         raise Failed(f"at it at one time: {together}")
+    seen = fleet.nodes[0].seen_arguments()
+    if seen:
+        raise Failed(f"an argument shows a token: {seen}")
+    # By the installer of the new release.
+    for machine in fleet.machines:
+        machine.sh("rm /run/installed-by-c")
     fleet.all_live()
     builds = {node["id"]: node["build"]["commit"] for node in fleet.call("listNodes")["nodes"]}
     if set(builds.values()) != {"c"}:
@@ -101,6 +109,11 @@ def the_fleet_is_rolled_under_load_one_machine_after_another(fleet):
         ended = re.findall(r'tunnels_ended_total\{\w+="(\w+)"\} ([1-9]\d*)', answer.read().decode())
     if ends.get("n2, later") != 1012 or "restarted" not in dict(ended):
         raise Failed(f"the one that ended with its node: {ends}, counted {ended}")
+    # The gateway that ended has said so itself; its counters went with it.
+    words = fleet.gateway.sh(f"journalctl -u drowse-gateway -o cat --no-pager --since @{since} | grep 'ended in this life'")
+    told = sum(code == 1012 for code in ends.values()) - 1
+    if sum(map(int, re.findall(r"restarted (\d+)", words))) < told:
+        raise Failed(f"{told} websockets were told by the gateway that ended, and it says {words}")
     codes = sorted({re.search(r'"code":"(\w+)"', words).group(1) for words in refused})
     return f"{said}{' by ' + ', '.join(codes) if codes else ''}; websockets: {ends}, counted by the gateway: {dict(ended)}"
 
