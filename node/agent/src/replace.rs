@@ -161,12 +161,17 @@ fn hear(child: &mut Child) -> io::Result<Vec<u8>> {
             tv_nsec: i64::from(left.subsec_nanos()),
         };
         let mut polled = [PollFd::new(&output, PollFlags::IN)];
-        if rustix::event::poll(&mut polled, Some(&left))? == 0 {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        match output.read(&mut piece)? {
-            0 => break,
-            got => said.extend_from_slice(&piece[..got]),
+        match rustix::event::poll(&mut polled, Some(&left)) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            // Some command has ended meanwhile.
+            Err(rustix::io::Errno::INTR) => continue,
+            polled => polled?,
+        };
+        match output.read(&mut piece) {
+            Ok(0) => break,
+            Ok(got) => said.extend_from_slice(&piece[..got]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(said)

@@ -194,6 +194,17 @@ pub(crate) fn signal(pid: u32, number: i32) {
     unsafe { libc::kill(i32::try_from(pid).unwrap(), number) };
 }
 
+/// Sends a signal to each thread of a process.
+#[expect(unsafe_code, reason = "kill takes plain numbers")]
+pub(crate) fn signal_threads(pid: u32, number: i32) {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    for thread in threads.flatten() {
+        let thread: i32 = thread.file_name().to_str().unwrap().parse().unwrap();
+        // SAFETY: a signal to a thread of our own child.
+        unsafe { libc::syscall(libc::SYS_tgkill, pid, thread, number) };
+    }
+}
+
 /// Waits, boundedly, until `condition` holds.
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);

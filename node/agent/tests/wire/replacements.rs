@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::client::{Agent, Answer, Event, ROOT, alive, binary, head, until};
+use crate::client::{Agent, Answer, Event, ROOT, alive, binary, head, signal_threads, until};
 
 fn replace(agent: &Agent, path: &Path) -> (u16, Value) {
     agent.unary("replace", &json!({"path": path}))
@@ -89,6 +89,25 @@ fn commands_terminals_and_their_clients_go_on() {
     let outcome = agent.join(&json!({"tag": "ended"})).outcome();
     assert_eq!((outcome.code(), outcome.text().as_str()), (5, "out\n"));
     assert_eq!(agent.run("echo new; exit 3").code(), 3);
+}
+
+#[test]
+fn signals_of_what_ends_meanwhile_are_no_reason_to_stay_as_one_is() {
+    let agent = Agent::start();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (agent, over) = (&agent, &over);
+        scope.spawn(move || {
+            // The one that asks the other program gets it where the first thread has it blocked.
+            while !over.load(Ordering::SeqCst) {
+                signal_threads(agent.pid(), libc::SIGCHLD);
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        });
+        let answers: Vec<_> = (0..5).map(|_| replace(agent, &binary())).collect();
+        over.store(true, Ordering::SeqCst);
+        assert!(answers.iter().all(|(status, _)| *status == 200), "{answers:?}");
+    });
 }
 
 #[test]
