@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::{
     failure::{Exit, Outcome},
+    fleet::DEFAULT_STATE,
     output::{
         self,
         table::{Table, Tone},
@@ -39,7 +40,7 @@ pub(crate) struct Args {
 /// Looks, and says what it saw.
 pub(crate) async fn run(args: Args, state: Option<&Utf8Path>, as_json: bool) -> Outcome<Exit> {
     let env = Env::real();
-    let facts = facts::gather(&env, args.node_state).await;
+    let facts = facts::gather(&env, args.node_state.or_else(|| here(state))).await;
     let mut findings = judge::judge(&facts);
     findings.push(match args.offline {
         true => Finding::skipped("a space", "not tried: --offline"),
@@ -64,6 +65,13 @@ pub(crate) async fn run(args: Args, state: Option<&Utf8Path>, as_json: bool) -> 
         }
     }
     Ok(if bad == 0 { Exit::OK } else { Exit::FAILED })
+}
+
+/// The fleet of this directory, on a machine into which no node was installed.
+fn here(state: Option<&Utf8Path>) -> Option<Utf8PathBuf> {
+    let of = state.unwrap_or(Utf8Path::new(DEFAULT_STATE));
+    let local = facts::settings("node").is_none() && of.join("fleet.json").exists();
+    local.then(|| of.to_owned())
 }
 
 fn table(findings: &[Finding]) -> Table {

@@ -143,6 +143,7 @@ pub(crate) async fn gather(env: &Env, state: Option<Utf8PathBuf>) -> Facts {
     let domain = of_gateway.contains_key("DROWSE_DOMAIN");
     let of_node = settings("node").unwrap_or_default();
     let set = |key: &str, default: &str| of_node.get(key).cloned().unwrap_or_else(|| default.to_owned());
+    let named = node || state.is_some();
     let state = state.unwrap_or_else(|| set("DROWSE_STATE", "/var/lib/drowse/node").into());
     let templates = set("DROWSE_TEMPLATES", "/var/lib/drowse/templates");
     let runtime = set("DROWSE_RUNTIME", "runc");
@@ -184,7 +185,8 @@ pub(crate) async fn gather(env: &Env, state: Option<Utf8PathBuf>) -> Facts {
         caddy: if domain { Some(program("caddy", "version").await) } else { None },
         templates: fs_err::read_dir(&templates)
             .map_or(0, |all| all.flatten().filter(|entry| is_template(&entry.path())).count()),
-        disk: disk(&state),
+        // Before a node is installed what counts is the disk on which its directory will be.
+        disk: state.ancestors().find(|at| named || at.exists()).and_then(disk),
         disk_floor_bytes: of_gateway
             .get("DROWSE_DISK_FLOOR")
             .and_then(|floor| units::bytes(floor).ok())
