@@ -56,4 +56,5 @@ pub fn schema() -> Result<i64, drowse_shared::db::Error> {
 pub use budget::Budget;
 pub use config::Config;
 pub use db::Store;
+pub use place::{DISK_FLOOR_BYTES, disk_floor};
 pub use service::{Error, Parts, run};

@@ -17,13 +17,21 @@ pub struct Gates {
     pub cpu_percent_max: f64,
     /// Active spaces at which a node is full.
     pub active_max: u64,
-    /// Least room on the data disk; never more than 5 % of it.
+    /// Least room on the data disk, as [`disk_floor`] takes it.
     pub disk_floor_bytes: u64,
+}
+
+/// Least room on the data disk of a node, as long as nobody sets another.
+pub const DISK_FLOOR_BYTES: u64 = 10 << 30;
+
+/// What must be free on a disk of this size for a new space: what is asked for, but never more than 5 % of it.
+pub fn disk_floor(asked_bytes: u64, total_bytes: u64) -> u64 {
+    asked_bytes.min(total_bytes / 20)
 }
 
 impl Default for Gates {
     fn default() -> Self {
-        Self { cpu_percent_max: 70.0, active_max: 400, disk_floor_bytes: 10 << 30 }
+        Self { cpu_percent_max: 70.0, active_max: 400, disk_floor_bytes: DISK_FLOOR_BYTES }
     }
 }
 
@@ -188,7 +196,7 @@ fn measured(node: &Candidate<'_>, gates: &Gates) -> Result<(f64, u64), Refusal> 
         return Err(Refusal::Active { active, placed, max: gates.active_max });
     }
     if let Some(disk) = reading.disk {
-        let floor_bytes = gates.disk_floor_bytes.min(disk.total_bytes / 20);
+        let floor_bytes = disk_floor(gates.disk_floor_bytes, disk.total_bytes);
         if disk.available_bytes < floor_bytes {
             return Err(Refusal::Disk { available_bytes: disk.available_bytes, floor_bytes });
         }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use camino::{Utf8Path, Utf8PathBuf};
+use drowse_gateway::DISK_FLOOR_BYTES;
 use drowse_shared::{limits::open_files_max, seams::Env, units};
 use tokio::process::Command;
 
@@ -13,8 +14,6 @@ use tokio::process::Command;
 const SETTINGS: &str = "/etc/drowse";
 /// Loads a table and is done: it stays active when somebody flushes that.
 const FIREWALL: &str = "drowse-firewall.service";
-/// Room under which a fleet places no space on a disk, as long as nobody set another.
-const DISK_FLOOR_BYTES: u64 = 10 << 30;
 /// Longest wait for a program's version, and for what a unit is.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Before this nobody ran this program: 2026-01-01.

@@ -2,6 +2,7 @@
 
 use super::facts::{Clock, Facts, Found, Unit};
 use crate::output::units::bytes;
+use drowse_gateway::disk_floor;
 
 /// The oldest kernel on which everything a node does was proved.
 const KERNEL_MIN: (u32, u32) = (6, 1);
@@ -15,8 +16,8 @@ const INOTIFY_WATCHES: (u64, u64) = (8192, 1 << 20);
 const OPEN_FILES: (u64, u64) = (1024, 20_000);
 /// Processes of the whole machine.
 const PIDS: (u64, u64) = (4096, 1 << 20);
-/// Which part of a small disk must be free, as the gateway has it, and which part of the files of any.
-const DISK_PART: u64 = 20;
+/// Which part of the files of a disk must be free.
+const FILES_PART: u64 = 20;
 
 /// How it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -185,7 +186,7 @@ fn disk(facts: &Facts) -> Finding {
         );
     };
     let percent = |part: u64, whole: u64| part.saturating_mul(100).checked_div(whole).unwrap_or(100);
-    let floor_bytes = facts.disk_floor_bytes.min(disk.total_bytes / DISK_PART);
+    let floor_bytes = disk_floor(facts.disk_floor_bytes, disk.total_bytes);
     let files = percent(disk.files_available, disk.files_total);
     let found = format!(
         "{} of {} free, {}, {}",
@@ -205,7 +206,7 @@ fn disk(facts: &Facts) -> Finding {
         let fix = "put DROWSE_STATE and the templates on ext4, XFS or btrfs: owners are mapped there";
         return Finding::bad("disk", found, fix);
     }
-    if disk.available_bytes < floor_bytes || disk.files_available < disk.files_total / DISK_PART {
+    if disk.available_bytes < floor_bytes || disk.files_available < disk.files_total / FILES_PART {
         let found = format!("{found}, {files} % of its files free");
         return Finding::bad("disk", found, "destroy spaces that are not needed, or give it more room");
     }

@@ -97,9 +97,8 @@ pub(super) async fn release(State(gateway): State<Arc<Gateway>>) -> Result<Respo
     response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/gzip"));
     // A build is JSON of ASCII but for what somebody may have put into its version.
-    if let Ok(build) = serde_json::to_vec(&gateway.build).map(|json| HeaderValue::from_bytes(&json))
-        && let Ok(build) = build
-    {
+    let build = serde_json::to_vec(&gateway.build).ok();
+    if let Some(build) = build.and_then(|json| HeaderValue::from_bytes(&json).ok()) {
         response.headers_mut().insert(BUILD_HEADER, build);
     }
     Ok(response)
